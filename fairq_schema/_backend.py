@@ -1,4 +1,5 @@
-"""yoyo on one connection, with history and lock where a crash cannot hurt them; the only user of yoyo.
+"""
+yoyo on one connection, with history and lock where a crash cannot hurt them; the only user of yoyo.
 
 yoyo itself runs a migration on a second connection and records it on the first, keeps its lock as a row that outlives
 its owner, and puts its tables wherever search_path happens to point. Its files and its tables stay as they are, so
@@ -47,6 +48,7 @@ class Backend(PostgresqlPsycopgBackend):
     """The history of one schema, and the running of migrations that it records."""
 
     def __init__(self, connection: Connection, schema: str) -> None:
+        self._is_locked = False
         self.schema = None  # yoyo would put it into search_path, unquoted
         self._connection = connection
         self._home = bookkeeping_schema(schema)
@@ -73,7 +75,7 @@ class Backend(PostgresqlPsycopgBackend):
         yield
 
     def rollback(self) -> None:
-        """Undo the transaction; where the connection is gone the server has done it, and its error is the one to see."""
+        """Undo the transaction; where the connection is gone the server has done it, and its error is to be seen."""
         if not self._connection.closed:
             super().rollback()
 
@@ -91,7 +93,7 @@ class Backend(PostgresqlPsycopgBackend):
 
     def list_tables(self, **_: object) -> list[str]:
         """Return the names of the tables of the history."""
-        query = "select relname from pg_class where relnamespace = to_regnamespace(quote_ident(:home)) and relkind = 'r'"
+        query = "select tablename from pg_tables where schemaname = :home"
         return [name for (name,) in self.execute(query, {"home": self._home})]
 
     def get_log_data(self, migration: Any = None, operation: str = "apply") -> dict[str, object]:  # noqa: ANN401
@@ -118,7 +120,7 @@ class Backend(PostgresqlPsycopgBackend):
         # in the session that has the lock would wait, for ever.
         while not one_value(self._connection, "select pg_try_advisory_lock(%s)", key):
             if time.monotonic() > deadline:
-                message = f"another migration has been running for {timeout:g} s, in the server process {self._holder(key)}"
+                message = f"another migration runs since {timeout:g} s, in server process {self._holder(key)}"
                 raise BusyError(message)
             time.sleep(_POLL_SECONDS)
         self._is_locked = True
@@ -148,8 +150,7 @@ class Backend(PostgresqlPsycopgBackend):
                 # IF NOT EXISTS asks for the right to create before it looks
                 if not one_value(self._connection, "select to_regnamespace(%s)", home):
                     self.execute(f"create schema {home}")
-                    comment = "What the migrations of fairq have done to this database. Written by fairq apply and yoyo."
-                    self.execute(f"comment on schema {home} is '{comment}'")
+                    self.execute(f"comment on schema {home} is 'What migrations of fairq did here, kept by yoyo.'")
                 if internalmigrations.needs_upgrading(self):
                     internalmigrations.upgrade(self)
                 files = self.quote_identifier("migration_files")
@@ -211,7 +212,8 @@ class Backend(PostgresqlPsycopgBackend):
     def undo(self, step: yoyo.migrations.Migration, *, lose_jobs: bool) -> None:
         """Run the rollback file and forget the migration."""
         with self._whole(step):
-            self.execute("select pg_catalog.set_config('fairq_rollback.lose_jobs', :said, true)", {"said": "yes" if lose_jobs else "no"})
+            said = "yes" if lose_jobs else "no"
+            one_value(self._connection, "select pg_catalog.set_config('fairq_rollback.lose_jobs', %s, true)", said)
             step.process_steps(self, "rollback")
             self._return_role()
             with self.transaction():
@@ -233,7 +235,8 @@ class Backend(PostgresqlPsycopgBackend):
 
 
 def read_steps(migrations: Sequence[Migration], schema: str) -> dict[str, yoyo.migrations.Migration]:
-    """Let yoyo split the files into statements, under the schema's name; return them by id.
+    """
+    Let yoyo split the files into statements, under the schema's name; return them by id.
 
     By way of a folder with the real names: the ids come from them, also where the package itself is inside a zip.
     """

@@ -100,7 +100,7 @@ def status(
     return Status(schema, len(done), rows)
 
 
-def rollback(
+def rollback(  # noqa: PLR0913  one way to undo, four things to say about it
     connection: str | Connection = "",
     schema: str = DEFAULT_SCHEMA,
     to: int | str | None = None,
@@ -166,7 +166,7 @@ def _check_version(connection: Connection, schema: str, expected: int) -> None:
     if not one_value(connection, function, f'"{schema}"'):
         return
     try:
-        version = one_value(connection, f'select "{schema}".schema_version()')  # noqa: S608  a checked name
+        version = one_value(connection, f'select "{schema}".schema_version()')
     except psycopg.errors.InsufficientPrivilege:  # whoever installed fairq need not be one of its users
         version = expected or "installed"
     if version != expected:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import importlib
 import sys
 from typing import TYPE_CHECKING
 
@@ -47,7 +48,7 @@ def _rollback(dsn: str, schema: str, to: str | None, steps: int, yes: bool) -> i
 
 def _demo(rest: list[str]) -> int:
     try:
-        from fairq_schema import demo  # noqa: PLC0415  its dependencies are an extra
+        demo = importlib.import_module("fairq_schema.demo")  # only now: what it needs is an extra
     except ImportError as error:
         print(f"fairq: {error}; the demo needs: pip install 'fairq-schema[demo]'", file=sys.stderr)
         return 1
