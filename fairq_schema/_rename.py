@@ -21,7 +21,7 @@ _TOKEN = re.compile(
     r"""
       --[^\n]*
     | '(?P<literal>fairq)(?P<rest>(?:\.[^']*)?'\s*::\s*(?:pg_catalog\.)?reg)
-    | (?P<call>\bto_reg\w+\s*\(\s*')(?P<argument>fairq)(?=[.'])
+    | (?P<call>\bto_reg\w+\s*\(\s*')fairq(?P<argument>(?:\.[^']*)?')
     | '(?:[^']|'')*'
     | "(?:[^"]|"")*"
     | (?<![\w.$])fairq(?=\.\w)
@@ -60,7 +60,7 @@ def rename(sql: str, schema: str) -> str:
         if token["literal"]:
             return f"'{quoted}{token['rest']}"
         if token["call"]:
-            return token["call"] + quoted
+            return token["call"] + quoted + token["argument"]
         if token["clause"]:
             return token["clause"] + quoted
         return quoted if token[0].lower() == DEFAULT_SCHEMA else token[0]
