@@ -1,0 +1,87 @@
+"""The demo's queue in the database: prepared before, counted at the end, removed afterwards."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import TYPE_CHECKING, Any
+
+import psycopg
+
+import fairq_schema
+from fairq_schema.demo.errors import DemoError
+from fairq_schema.demo.options import WEIGHTS
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+# What holds rows of the queue; schedulers last, since its row is the queue's lock.
+TABLES = ("jobs", "leases", "finished_jobs", "flows", "settlements", "tenants", "ticks", "schedulers")
+MAY_READ_ALL = """
+select pg_catalog.bool_and(
+    pg_catalog.has_table_privilege(c.oid, 'select, delete') and not pg_catalog.row_security_active(c.oid)
+)
+from pg_catalog.pg_class as c
+where c.relnamespace = 'fairq'::regnamespace
+  and c.relname = any (%s)
+"""
+# Leases and finished jobs: every start the database knows of.
+COUNT_STARTED = """
+select (select count(*) from fairq.leases as l where l.queue = %(queue)s)
+     + (select count(*) from fairq.finished_jobs as f where f.queue = %(queue)s)
+"""
+
+
+@contextlib.contextmanager
+def demo_queue(dsn: str, queue: str) -> Iterator[psycopg.Connection[Any]]:
+    """Apply the schema, set the tenants' weights, and take every row of the queue away at the end."""
+    try:
+        connection = psycopg.connect(dsn, autocommit=True, application_name="fairq demo")
+    except psycopg.OperationalError as error:
+        raise DemoError(f"no connection: {str(error).strip()}") from error
+    with connection:
+        try:
+            fairq_schema.apply(dsn)
+        except psycopg.Error as error:
+            raise DemoError(f"the schema could not be applied: {str(error).strip()}") from error
+        _check(connection, queue)
+        try:
+            for tenant, weight in WEIGHTS.items():
+                connection.execute(
+                    "select fairq.set_tenant(p_queue => %s, p_tenant => %s, p_weight => %s)", (queue, tenant, weight)
+                )
+            yield connection
+        finally:
+            _remove(connection, queue)
+
+
+def count_started(connection: psycopg.Connection[Any], queue: str) -> int:
+    """Tell how many starts the database knows of."""
+    [count] = connection.execute(COUNT_STARTED, {"queue": queue}).fetchone() or (0,)
+    return int(count)
+
+
+def _check(connection: psycopg.Connection[Any], queue: str) -> None:
+    """Refuse a role that would see only part of the order, and a queue that someone uses."""
+    [may] = connection.execute(MAY_READ_ALL, (list(TABLES),)).fetchone() or (False,)
+    if not may:
+        raise DemoError(
+            f"role {connection.info.user} may not read and remove the rows of every tenant; "
+            "connect as a superuser (the order of starts is read from fairq.leases)"
+        )
+    for table in TABLES:
+        if (
+            connection.execute(f"select from fairq.{table} as t where t.queue = %s limit 1", (queue,)).fetchone()
+            is not None
+        ):
+            raise DemoError(
+                f"queue {queue!r} is in use (rows in fairq.{table}); the demo wants it to itself, since it removes it"
+            )
+
+
+def _remove(connection: psycopg.Connection[Any], queue: str) -> None:
+    if connection.closed:
+        return
+    with connection.transaction():
+        connection.execute("select from fairq.schedulers as s where s.queue = %s for update", (queue,))
+        for table in TABLES:
+            connection.execute(f"delete from fairq.{table} as t where t.queue = %s", (queue,))  # noqa: S608 (our own names)
