@@ -33,16 +33,13 @@ select (select count(*) from fairq.leases as l where l.queue = %(queue)s)
 
 @contextlib.contextmanager
 def demo_queue(dsn: str, queue: str) -> Iterator[psycopg.Connection[Any]]:
-    """Apply the schema, set the tenants' weights, and take every row of the queue away at the end."""
+    """Install the schema if need be, set the tenants' weights, and take every row of the queue away at the end."""
     try:
         connection = psycopg.connect(dsn, autocommit=True, application_name="fairq demo")
     except psycopg.OperationalError as error:
         raise DemoError(f"no connection: {str(error).strip()}") from error
     with connection:
-        try:
-            fairq_schema.apply(dsn)
-        except psycopg.Error as error:
-            raise DemoError(f"the schema could not be applied: {str(error).strip()}") from error
+        _apply_if_missing(connection, dsn)
         _check(connection, queue)
         try:
             for tenant, weight in WEIGHTS.items():
@@ -58,6 +55,17 @@ def count_started(connection: psycopg.Connection[Any], queue: str) -> int:
     """Tell how many starts the database knows of."""
     [count] = connection.execute(COUNT_STARTED, {"queue": queue}).fetchone() or (0,)
     return int(count)
+
+
+def _apply_if_missing(connection: psycopg.Connection[Any], dsn: str) -> None:
+    """Install into a database that has no fairq; one that has it is not migrated by a mere demo."""
+    [there] = connection.execute("select pg_catalog.to_regproc('fairq.claim_jobs') is not null").fetchone() or (False,)
+    if there:
+        return
+    try:
+        fairq_schema.apply(dsn)
+    except (fairq_schema.FairqError, psycopg.Error) as error:
+        raise DemoError(f"the schema could not be applied: {str(error).strip()}") from error
 
 
 def _check(connection: psycopg.Connection[Any], queue: str) -> None:

@@ -52,7 +52,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--dsn",
         help="use this database (as a superuser) instead of a server of the demo's own; "
-        "the schema is applied there and stays",
+        "a schema that is missing is applied and stays",
     )
     parser.add_argument(
         "--seconds", type=positive(float), default=DEFAULTS.seconds, help="how long (default %(default)s)"
