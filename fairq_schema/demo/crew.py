@@ -29,6 +29,7 @@ class Crew:
         self._workers: list[subprocess.Popen[str]] = []
         self._readers: list[threading.Thread] = []
         self._complaints: list[str] = []
+        self._ready = threading.Semaphore(0)
 
     def hire(self, options: Options, dsn: str, tally: Tally) -> None:
         """Start one more worker."""
@@ -57,7 +58,7 @@ class Crew:
         with contextlib.suppress(BrokenPipeError):  # it died at once; its complaint says why
             worker.stdin.write(json.dumps(settings) + "\n")
             worker.stdin.flush()
-        self._read(_listen, worker.stdout, tally)
+        self._read(self._listen, worker.stdout, tally)
         self._read(self._note_complaint, worker.stderr)
 
     def _read(self, target: object, *args: object) -> None:
@@ -67,6 +68,21 @@ class Crew:
 
     def _note_complaint(self, stderr: IO[str]) -> None:
         self._complaints += [line.strip() for line in stderr if line.strip()]
+
+    def _listen(self, stdout: IO[str], tally: Tally) -> None:
+        for line in stdout:
+            report = json.loads(line)
+            if "ready" in report:
+                self._ready.release()
+            for job, tenant, created_at, dispatch, started_at in report.get("claimed", ()):
+                tally.started(Start(dispatch, tenant, job, started_at), created_at)
+            tally.finished(report.get("done", ()))
+
+    def await_ready(self) -> None:
+        """Wait until all are connected, so that no job waits for the interpreter to load."""
+        for _ in self._workers:
+            while not self._ready.acquire(timeout=0.1):
+                self.check()
 
     def check(self) -> None:
         """Raise if a worker has ended by itself."""
@@ -91,14 +107,6 @@ class Crew:
             reader.join()
 
 
-def _listen(stdout: IO[str], tally: Tally) -> None:
-    for line in stdout:
-        report = json.loads(line)
-        for job, tenant, created_at, dispatch, started_at in report.get("claimed", ()):
-            tally.started(Start(dispatch, tenant, job, started_at), created_at)
-        tally.finished(report.get("done", ()))
-
-
 @contextlib.contextmanager
 def crew(options: Options, dsn: str, tally: Tally) -> Iterator[Crew]:
     """Run the workers for the length of a block."""
@@ -106,6 +114,7 @@ def crew(options: Options, dsn: str, tally: Tally) -> Iterator[Crew]:
     try:
         for _ in range(options.workers):
             workers.hire(options, dsn, tally)
+        workers.await_ready()
         yield workers
     finally:
         workers.stop()

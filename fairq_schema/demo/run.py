@@ -121,7 +121,7 @@ def run(options: Options, interruption: Interruption) -> int:
             return 128 + interruption.signum
         connection = stack.enter_context(demo_queue(dsn, options.queue))
         announce(options, connection.info)
-        with producers(options, dsn, tally) as producing, crew(options, dsn, tally) as working:
+        with crew(options, dsn, tally) as working, producers(options, dsn, tally) as producing:
             elapsed = watch(options, interruption, tally, producing, working)
         status = summarize(options, tally, elapsed, count_started(connection, options.queue))
     return 128 + interruption.signum if interruption.is_set() else status

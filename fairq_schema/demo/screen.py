@@ -53,9 +53,17 @@ class LiveScreen:
 
 def draw(elapsed: float, phase: str, rows: Sequence[Row]) -> Table:
     """Lay out the table."""
+    from rich import box
     from rich.table import Table
 
-    table = Table(title=f"fairq demo   {elapsed:.0f} s   {phase}", title_justify="left")
+    # Fits 80 columns.
+    table = Table(
+        box=box.SIMPLE_HEAD,
+        pad_edge=False,
+        collapse_padding=True,
+        title=f"fairq demo   {elapsed:.0f} s   {phase}",
+        title_justify="left",
+    )
     table.add_column("tenant")
     for name in ("weight", "queued", "running", "done", "share", "entitled", "wait p50", "wait p99"):
         table.add_column(name, justify="right")

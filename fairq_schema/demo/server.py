@@ -110,9 +110,12 @@ def _run(command: list[str | Path], home: Path, user: pwd.struct_passwd | None) 
 
 def _start(binaries: Path, home: Path, user: pwd.struct_passwd | None) -> subprocess.Popen[bytes]:
     settings = [word for name, value in SETTINGS.items() for word in ("-c", f"{name}={value}")]
+    # Should the demo be killed outright, the kernel tells the server to go too (Linux).
+    setpriv = shutil.which("setpriv")
+    guard = [setpriv, "--pdeathsig", "INT", "--"] if setpriv else []
     with (home / "log").open("wb") as log:
         server: subprocess.Popen[bytes] = subprocess.Popen(  # type: ignore[call-overload]
-            [binaries / "postgres", "-D", home / "data", "-k", home, *settings],
+            [*guard, binaries / "postgres", "-D", home / "data", "-k", home, *settings],
             cwd=home,
             stdout=log,
             stderr=log,

