@@ -67,24 +67,29 @@ class Producers:
 
     def _trickle(self, connection: psycopg.Connection[Any]) -> None:
         while not self._stop.wait(PAUSE):
-            for tenant, weight in WEIGHTS.items():
-                missing = BACKLOG_PER_WEIGHT * weight - self._tally.queued(tenant)
-                if tenant != FLOODING and missing > 0:
-                    self._enqueue(connection, tenant, missing)
+            # One call for all three, so that none of them has the queue to itself for a moment.
+            missing = [
+                tenant
+                for tenant, weight in WEIGHTS.items()
+                if tenant != FLOODING
+                for _ in range(BACKLOG_PER_WEIGHT * weight - self._tally.queued(tenant))
+            ]
+            if missing:
+                self._enqueue(connection, missing)
 
     def _flood(self, connection: psycopg.Connection[Any]) -> None:
         self._gate.wait()
         left = self._options.flood
         while left and not self._stop.is_set():
             count = min(left, FLOOD_BATCH)
-            self._enqueue(connection, FLOODING, count)
+            self._enqueue(connection, [FLOODING] * count)
             left -= count
 
-    def _enqueue(self, connection: psycopg.Connection[Any], tenant: str, count: int) -> None:
-        job = {"queue": self._options.queue, "tenant": tenant, "task": "demo", "payload": {}}
-        jobs = [job_id for (job_id,) in connection.execute(ENQUEUE, (json.dumps([job] * count),))]
+    def _enqueue(self, connection: psycopg.Connection[Any], tenants: list[str]) -> None:
+        jobs = [{"queue": self._options.queue, "tenant": tenant, "task": "demo"} for tenant in tenants]
+        ids = [job_id for (job_id,) in connection.execute(ENQUEUE, (json.dumps(jobs),))]
         [committed] = connection.execute(CLOCK).fetchone() or (0,)
-        self._tally.enqueued(tenant, jobs, committed)
+        self._tally.enqueued(dict(zip(ids, tenants, strict=True)), committed)
 
 
 @contextlib.contextmanager

@@ -68,12 +68,13 @@ class Tally:
         self._committed: dict[int, int] = {}
         self.phase = CALM
 
-    def enqueued(self, tenant: str, jobs: Sequence[int], committed: int) -> None:
-        """Note jobs that were committed by this moment of the server's clock."""
+    def enqueued(self, jobs: Mapping[int, str], committed: int) -> None:
+        """Note jobs, by their tenants, that were committed by this moment of the server's clock."""
         with self._lock:
-            account = self._accounts[tenant]
-            account.enqueued += len(jobs)
-            account.jobs += jobs
+            for job, tenant in jobs.items():
+                account = self._accounts[tenant]
+                account.enqueued += 1
+                account.jobs.append(job)
             self._committed.update(dict.fromkeys(jobs, committed))
             self._move_phase()
 

