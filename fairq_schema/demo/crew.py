@@ -26,6 +26,7 @@ class Crew:
     """Running workers and the threads that read their reports."""
 
     def __init__(self) -> None:
+        """Start with nobody."""
         self._workers: list[subprocess.Popen[str]] = []
         self._readers: list[threading.Thread] = []
         self._complaints: list[str] = []
@@ -44,9 +45,6 @@ class Crew:
             start_new_session=True,
         )
         self._workers.append(worker)
-        assert worker.stdin
-        assert worker.stdout
-        assert worker.stderr
         settings = {
             "dsn": dsn,
             "queue": options.queue,
@@ -55,11 +53,12 @@ class Crew:
             "work": options.work,
             "seed": options.seed * 1000 + number,
         }
-        with contextlib.suppress(BrokenPipeError):  # it died at once; its complaint says why
-            worker.stdin.write(json.dumps(settings) + "\n")
-            worker.stdin.flush()
-        self._read(self._listen, worker.stdout, tally)
-        self._read(self._note_complaint, worker.stderr)
+        if worker.stdin and worker.stdout and worker.stderr:  # they are pipes, as asked for above
+            self._read(self._listen, worker.stdout, tally)
+            self._read(self._note_complaint, worker.stderr)
+            with contextlib.suppress(BrokenPipeError):  # it died at once; its complaint says why
+                worker.stdin.write(json.dumps(settings) + "\n")
+                worker.stdin.flush()
 
     def _read(self, target: object, *args: object) -> None:
         thread = threading.Thread(target=target, args=args, daemon=True)  # type: ignore[arg-type]
@@ -87,16 +86,15 @@ class Crew:
     def check(self) -> None:
         """Raise if a worker has ended by itself."""
         if any(worker.poll() is not None for worker in self._workers):
-            raise DemoError(
-                f"a worker ended by itself: {self._complaints[-1] if self._complaints else 'no reason given'}"
-            )
+            message = f"a worker ended by itself: {self._complaints[-1] if self._complaints else 'no reason given'}"
+            raise DemoError(message)
 
     def stop(self) -> None:
         """End every worker after the jobs in its hands, and read their reports to the end."""
         for worker in self._workers:
             with contextlib.suppress(BrokenPipeError):
-                assert worker.stdin
-                worker.stdin.close()
+                if worker.stdin:
+                    worker.stdin.close()
         for worker in self._workers:
             try:
                 worker.wait(PATIENCE)

@@ -40,7 +40,8 @@ def demo_queue(dsn: str, queue: str) -> Iterator[psycopg.Connection[Any]]:
     try:
         connection = psycopg.connect(dsn, autocommit=True, application_name="fairq demo")
     except psycopg.OperationalError as error:
-        raise DemoError(f"no connection: {str(error).strip()}") from error
+        message = f"no connection: {str(error).strip()}"
+        raise DemoError(message) from error
     with connection:
         _apply_if_missing(connection, dsn)
         _check(connection, queue)
@@ -68,25 +69,28 @@ def _apply_if_missing(connection: psycopg.Connection[Any], dsn: str) -> None:
     try:
         fairq_schema.apply(dsn)
     except (fairq_schema.FairqError, psycopg.Error) as error:
-        raise DemoError(f"the schema could not be applied: {str(error).strip()}") from error
+        message = f"the schema could not be applied: {str(error).strip()}"
+        raise DemoError(message) from error
 
 
 def _check(connection: psycopg.Connection[Any], queue: str) -> None:
     """Refuse a role that would see only part of the order, and a queue that someone uses."""
     [may] = connection.execute(MAY_READ_ALL, (list(TABLES),)).fetchone() or (False,)
     if not may:
-        raise DemoError(
+        message = (
             f"role {connection.info.user} may not read and remove the rows of every tenant; "
             "connect as a superuser (the order of starts is read from fairq.leases)"
         )
+        raise DemoError(message)
     for table in TABLES:
         if (
             connection.execute(f"select from fairq.{table} as t where t.queue = %s limit 1", (queue,)).fetchone()
             is not None
         ):
-            raise DemoError(
-                f"queue {queue!r} is in use (rows in fairq.{table}); the demo wants it to itself, since it removes it"
+            message = (
+                f"queue {queue!r} is in use (rows in fairq.{table}); the demo removes it, so it wants it to itself"
             )
+            raise DemoError(message)
 
 
 def _remove(connection: psycopg.Connection[Any], queue: str) -> None:

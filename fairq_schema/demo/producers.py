@@ -30,6 +30,7 @@ class Producers:
     """Threads with a connection each; `begin_flood` opens the gate."""
 
     def __init__(self, options: Options, dsn: str, tally: Tally) -> None:
+        """Prepare the threads; nothing runs yet."""
         self._options, self._dsn, self._tally = options, dsn, tally
         self._stop = threading.Event()
         self._gate = threading.Event()
@@ -48,7 +49,8 @@ class Producers:
     def check(self) -> None:
         """Raise what stopped a producer, if anything did."""
         if self._error:
-            raise DemoError(f"a producer ended by itself: {self._error}") from self._error
+            message = f"a producer ended by itself: {self._error}"
+            raise DemoError(message) from self._error
 
     def stop(self) -> None:
         """End both threads after the batch in their hands."""

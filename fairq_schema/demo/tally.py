@@ -61,6 +61,7 @@ class Tally:
     """
 
     def __init__(self, weights: Mapping[str, int], flood: str, flood_jobs: int) -> None:
+        """Open an account for each tenant."""
         self._lock = threading.Lock()
         self._accounts = {name: Account(name, weight) for name, weight in weights.items()}
         self._flood, self._flood_jobs = flood, flood_jobs

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 PAGE = Path(__file__).parents[2] / "docs" / "rooms.md"
-CELL = re.compile(r"(?P<state>–|\w+)(?P<condition>, [a-z ]+)?(?: (?P<answer>`\w+`|null))?")
+CELL = re.compile(r"(?P<state>-|\w+)(?P<condition>, [a-z ]+)?(?: (?P<answer>`\w+`|null))?")
 UNSAID = object()
 ANSWERS = {None: UNSAID, "null": None, "`t`": True, "`f`": False}
 
@@ -64,7 +64,7 @@ def cells() -> Iterator[Cell]:
             said = CELL.fullmatch(cell)
             assert said, cell
             answer = ANSWERS.get(said["answer"], (said["answer"] or "").strip("`"))
-            becomes = state if said["state"] == "–" else said["state"]
+            becomes = state if said["state"] == "-" else said["state"]
             yield Cell(verb, state, becomes, said["condition"], answer)
 
 
