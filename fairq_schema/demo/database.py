@@ -36,7 +36,7 @@ select (select count(*) from fairq.leases as l where l.queue = %(queue)s)
 
 @contextlib.contextmanager
 def demo_queue(dsn: str, queue: str, *, remove: bool) -> Iterator[psycopg.Connection[Any]]:
-    """Install the schema if need be, set the tenants' weights, and if so wished take every row of the queue away at the end."""
+    """Install the schema if need be, set the tenants' weights, and at the end remove the queue's rows if so wished."""
     try:
         connection = psycopg.connect(dsn, autocommit=True, application_name="fairq demo")
     except psycopg.OperationalError as error:
