@@ -58,9 +58,8 @@ def _as_fairq(text: str, schema: str) -> str:
 
 def _rights(acl: str, kind: str, owner: str) -> str:
     """Return an expression for who may do what; without MAINTAIN, which is part of ALL from PostgreSQL 17 on."""
-    return f"""
-        owner to ' || {owner}::regrole || '; rights: ' || coalesce((
-            select string_agg(one, ', ' order by one)
+    return f"""owner to ' || {owner}::regrole || '; rights: ' || coalesce((
+            select string_agg(one, ', ' order by one collate "C")
             from (
                 select coalesce(nullif(a.grantee, 0)::regrole::text, 'PUBLIC') || '='
                     || string_agg(a.privilege_type || case when a.is_grantable then '*' else '' end, '+'
@@ -92,7 +91,7 @@ _QUERIES = {
             || case when c.relrowsecurity then '; row security' else '' end
             || case when c.relforcerowsecurity then '; forced' else '' end
             || case c.relpersistence when 'u' then '; unlogged' else '' end
-            || coalesce('; with ' || array_to_string(array(select unnest(c.reloptions) order by 1), ', '), '')
+            || coalesce('; with ' || array_to_string(array(select o collate "C" from unnest(c.reloptions) as o order by 1), ', '), '')
             || '; {_rights("c.relacl", "r", "c.relowner")} || {_comment("c.oid", "pg_class")}
         from pg_class as c
         where c.relnamespace = {_HERE} and c.relkind in ('r', 'p', 'v', 'm', 'f', 'c')
@@ -114,7 +113,7 @@ _QUERIES = {
             || case a.attgenerated when 's' then ' stored' when 'v' then ' virtual' else '' end
             || coalesce(' default ' || pg_get_expr(d.adbin, d.adrelid), '')
             || coalesce('; rights: ' || (
-                select string_agg(one, ', ' order by one)
+                select string_agg(one, ', ' order by one collate "C")
                 from (
                     select coalesce(nullif(grantee, 0)::regrole::text, 'PUBLIC') || '=' || privilege_type as one
                     from aclexplode(a.attacl)
@@ -162,7 +161,7 @@ _QUERIES = {
             'for ' || p.polcmd::text
             || case when p.polpermissive then '' else '; restrictive' end
             || '; to ' || array_to_string(array(
-                select coalesce(nullif(role, 0)::regrole::text, 'PUBLIC') from unnest(p.polroles) as role order by 1
+                select coalesce(nullif(r, 0)::regrole::text, 'PUBLIC') collate "C" from unnest(p.polroles) as r order by 1
             ), ', ')
             || coalesce('; using ' || pg_get_expr(p.polqual, p.polrelid), '')
             || coalesce('; with check ' || pg_get_expr(p.polwithcheck, p.polrelid), '')
