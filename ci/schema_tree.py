@@ -44,7 +44,7 @@ def pieces(tree: Path) -> list[Piece]:
             own = []
         else:
             own.append(line)
-    return found + _own(own)
+    return [*found, *_own(own)]
 
 
 def install_text(tree: Path) -> str:
@@ -56,7 +56,7 @@ def initial(tree: Path) -> tuple[str, str]:
     """Return the first migration and its rollback."""
     header = _HEADER.format(depends="", title="0001 initial")
     forward = f"{header}\nset local lock_timeout = '5s';\n\n{install_text(tree)}"
-    backward = f"-- rollback of 0001 initial\n\n{_sections([_piece(tree, 'rollback_initial.sql')])}"
+    backward = f"-- 0001 initial, the way back\n\n{_sections([_piece(tree, 'rollback_initial.sql')])}"
     return forward, backward
 
 
@@ -72,7 +72,7 @@ def successor(tree: Path, folder: Path, slug: str) -> tuple[str, str, str]:
     header = _HEADER.format(depends=f" {released[-1].stem}", title=f"{number:04} {slug.replace('_', ' ')}")
     lock = "set local lock_timeout = '5s';\n"
     forward = f"{header}{_WHY}\n{lock}\n{_sections(changed, stub=_CHANGES)}"
-    backward = f"-- rollback of {number:04} {slug}\n\n{lock}\n{_sections(previous, stub=_CHANGES)}"
+    backward = f"-- {number:04} {slug.replace('_', ' ')}, the way back\n\n{lock}\n{_sections(previous, stub=_CHANGES)}"
     return name, forward, backward
 
 
@@ -95,8 +95,7 @@ _WHY = """\
 -- Undo:    TODO
 """
 _CHANGES = """\
--- TODO as fairq_owner: what changed in the files of migrations/schema that are not functions, as ALTER statements
-set local role fairq_owner;
+-- TODO set local role fairq_owner; then, as ALTER statements, what changed in the files that are not functions
 """
 _UNKNOWN = "-- TODO: this file is new, drop what it makes\n"
 
