@@ -21,7 +21,7 @@ _TOKEN = re.compile(
     r"""
       --[^\n]*
     | '(?P<literal>fairq)(?P<rest>(?:\.[^']*)?'\s*::\s*(?:pg_catalog\.)?reg)
-    | (?P<call>\bto_reg\w+\s*\(\s*')fairq(?P<argument>(?:\.[^']*)?')
+    | (?P<call>\b(?:to_reg\w+|nextval|currval|setval)\s*\(\s*')fairq(?P<argument>(?:\.[^']*)?')
     | '(?:[^']|'')*'
     | "(?:[^"]|"")*"
     | (?<![\w.$])fairq(?=\.\w)

@@ -17,11 +17,14 @@ if TYPE_CHECKING:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; results go to stdout, refusals to stderr, and 0, 1 or 2 (wrong usage) is returned."""
-    words = list(sys.argv[1:] if argv is None else argv)
-    if words[:1] == ["demo"]:  # whose arguments are its own
-        return _demo(words[1:])
-    arguments = vars(_parser().parse_args(words))
+    parser = _parser()
+    known, rest = parser.parse_known_args(argv)
+    arguments = vars(known)
     command = arguments.pop("command")
+    if command is _demo:
+        arguments["rest"] = rest  # its options are declared in the demo, which is loaded only then
+    elif rest:
+        parser.error(f"unrecognized arguments: {' '.join(rest)}")
     try:
         code: int = command(**arguments)
     except (fairq_schema.FairqError, psycopg.Error) as error:
@@ -82,5 +85,6 @@ def _parser() -> argparse.ArgumentParser:
         command.add_argument("--dsn", default="", help="libpq connection string or URI (default: the PG* environment)")
         command.add_argument("--schema", default="fairq", help="where fairq lives (default: fairq)")
 
-    commands.add_parser("demo", help="watch four tenants share one queue")
+    demo = commands.add_parser("demo", help="watch four tenants share one queue", add_help=False)
+    demo.set_defaults(command=_demo)
     return parser

@@ -14,10 +14,8 @@ declare
 begin
     -- as in roles.sql: act as the owner for this transaction only, and give back at the end what was taken here
     perform set_config('fairq_rollback.taken', 'no', true);
-    if v_super or case
-        when v_version >= 160000 then pg_has_role(current_user, 'fairq_owner', 'SET')
-        else pg_has_role(current_user, 'fairq_owner', 'MEMBER')
-    end then
+    if v_super
+       or pg_has_role(current_user, 'fairq_owner', case when v_version >= 160000 then 'SET' else 'MEMBER' end) then
         return;
     end if;
     execute 'grant fairq_owner to current_user '

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import re
 
+from fairq_schema._rename import rename
+
 _TEXT = re.compile(r"--[^\n]*|'(?:[^']|'')*'|\"(?:[^\"]|\"\")*\"")
 _LITERAL = re.compile(r"--[^\n]*|('(?:[^']|'')*')")
 _BODY = re.compile(r"(\$[a-z]*\$)(.*?)(\1)", re.DOTALL)
@@ -33,12 +35,11 @@ _IN_CODE = {
     "psql's \\gexec and friends": r"\\g\w*",
     "IF NOT EXISTS for a schema": r"(?i)\bcreate\s+schema\s+if\s+not\s+exists\b",
 }
-# the same, outside bodies
-_AT_THE_TOP = {
-    "transaction control": r"(?mi)^\s*(begin|commit|rollback|savepoint|start\s+transaction|release)\b",
-    "a statement that returns rows": r"(?mi)^\s*(select|values|table|show)\b",
-    "a setting that outlives the transaction": r"(?mi)^\s*set\s+(?!local\b)",
-    "a bare $1": r"\$\d",
+# how no statement may begin
+_AT_THE_START = {
+    "transaction control": r"(?i)(begin|commit|rollback|savepoint|start\s+transaction|release)\b",
+    "a statement that returns rows": r"(?i)(select|values|table|show)\b",
+    "a setting that outlives the transaction": r"(?i)set\s+(?!local\b)",
 }
 
 
@@ -47,13 +48,17 @@ def breaches(sql: str) -> list[str]:
     Name each rule that a migration file breaks, with the text that breaks it.
     """
     code = _TEXT.sub(_blank, sql)
-    top = _TEXT.sub(_blank, _BODY.sub(r"\1\3", sql))
-    found = [*_in_bytes(sql), *_in_quotes(sql)]
-    for rules, text in ((_ANYWHERE, sql), (_IN_CODE, code), (_AT_THE_TOP, top)):
+    statements = [each.strip() for each in _TEXT.sub(_blank, _BODY.sub(r"\1\3", sql)).split(";")]
+    found = [*_in_bytes(sql), *_in_literals(sql)]
+    for rules, text in ((_ANYWHERE, sql), (_IN_CODE, code)):
         for name, pattern in rules.items():
             found += [f"{name}: {match[0].strip()!r}" for match in re.finditer(pattern, text)]
-    if re.search(r"(?i)\bconcurrently\b", code) and top.count(";") != 1:
+    for name, pattern in _AT_THE_START.items():
+        found += [f"{name}: {statement[:60]!r}" for statement in statements if re.match(pattern, statement)]
+    if re.search(r"(?i)\bconcurrently\b", code) and len(list(filter(None, statements))) != 1:
         found.append("CONCURRENTLY together with another statement")
+    if any(re.search(r"\$\d", statement) for statement in statements):
+        found.append("a bare $1")
     return found
 
 
@@ -66,21 +71,18 @@ def _in_bytes(sql: str) -> list[str]:
     return [name for name, broken in rules.items() if broken]
 
 
-def _in_quotes(sql: str) -> list[str]:
+def _in_literals(sql: str) -> list[str]:
     """
-    What keeps the schema from being renamed: literals that name it where no cast says that they are names.
+    What keeps the schema from being renamed: literals that name it where rename() cannot tell that they are names.
     """
-    found = []
-    for match in _LITERAL.finditer(sql):
-        literal = match[1]
-        if not literal or not re.match(r"'fairq['.]", literal):
-            continue
-        before, after = sql[: match.start()], sql[match.end() :]
-        is_name = re.match(r"\s*::\s*reg", after) or re.search(r"to_reg\w+\s*\(\s*$", before)
-        is_setting = re.search(r"(current_setting|set_config)\s*\(\s*$", before)
-        if not is_name and not is_setting:
-            found.append(f"the schema's name in a literal: {literal}")
-    return found
+    renamed = rename(sql, "another")
+    literals = [(match.start(), match[1]) for match in _LITERAL.finditer(renamed) if match[1]]
+    return [
+        f"the schema's name in a literal: {literal}"
+        for start, literal in literals
+        if re.match(r"'fairq['.]", literal)
+        and not re.search(r"(current_setting|set_config)\s*\(\s*$", renamed[:start])
+    ]
 
 
 def _blank(match: re.Match[str]) -> str:
