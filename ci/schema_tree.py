@@ -1,4 +1,6 @@
-"""Reads migrations/schema/, what the schema is now, and writes it as migrations, how a database gets there."""
+"""
+Reads migrations/schema/, what the schema is now, and writes it as migrations, how a database gets there.
+"""
 
 from __future__ import annotations
 
@@ -27,20 +29,24 @@ _HEADER = """\
 
 @dataclass(frozen=True)
 class Piece:
-    """A file of the tree, or lines of the map itself, in the order of installation."""
+    """
+    A file of the tree, or lines of the map itself, in the order of installation.
+    """
 
     path: str
     text: str
 
 
 def pieces(tree: Path) -> list[Piece]:
-    """Walk the map: each file that it includes, and between them its own statements."""
+    """
+    Walk the map: each file that it includes, and between them its own statements.
+    """
     found: list[Piece] = []
     own: list[str] = []
     for line in _without_heading((tree / _MAP).read_text("ascii")).splitlines(keepends=True):
         include = _INCLUDE.fullmatch(line.strip())
         if include:
-            found += _own(own) + [Piece(include[1], (tree / include[1]).read_text("ascii").strip() + "\n")]
+            found += [*_own(own), _piece(tree, include[1])]
             own = []
         else:
             own.append(line)
@@ -48,12 +54,16 @@ def pieces(tree: Path) -> list[Piece]:
 
 
 def install_text(tree: Path) -> str:
-    """Return the whole schema as one text, which needs no psql."""
+    """
+    Return the whole schema as one text, which needs no psql.
+    """
     return _sections(pieces(tree))
 
 
 def initial(tree: Path) -> tuple[str, str]:
-    """Return the first migration and its rollback."""
+    """
+    Return the first migration and its rollback.
+    """
     header = _HEADER.format(depends="", title="0001 initial")
     forward = f"{header}\nset local lock_timeout = '5s';\n\n{install_text(tree)}"
     backward = f"-- 0001 initial, the way back\n\n{_sections([_piece(tree, 'rollback_initial.sql')])}"
@@ -61,7 +71,9 @@ def initial(tree: Path) -> tuple[str, str]:
 
 
 def successor(tree: Path, folder: Path, slug: str) -> tuple[str, str, str]:
-    """Return the id of the next migration, its text and its rollback: every function file that changed, verbatim."""
+    """
+    Return the id of the next migration, its text and its rollback: every function file that changed, verbatim.
+    """
     released = sorted(path for path in folder.glob("fairq_*.sql") if not path.name.endswith(".rollback.sql"))
     number = len(released) + 1
     name = f"fairq_{number:04}_{slug}"
@@ -77,7 +89,9 @@ def successor(tree: Path, folder: Path, slug: str) -> tuple[str, str, str]:
 
 
 def carried(released: list[Path]) -> dict[str, str]:
-    """Return path -> the text that the newest migration with this file brought."""
+    """
+    Return path -> the text that the newest migration with this file brought.
+    """
     texts: dict[str, str] = {}
     for migration in released:
         parts = _SECTION.split(migration.read_text("ascii"))
@@ -125,7 +139,9 @@ def _own(lines: list[str]) -> list[Piece]:
 
 
 def _without_heading(text: str) -> str:
-    """Leave out the first comment: it speaks of the map, not of the schema."""
+    """
+    Leave out the first comment: it speaks of the map, not of the schema.
+    """
     return re.sub(r"\A(?:--.*\n)+", "", text)
 
 

@@ -25,7 +25,7 @@ _ANYWHERE = {
     "a backslash before a quote": r"\\'",
     "a tab": r"\t",
     "a block comment": r"/\*",
-    "a directive of another tool": r"(?mi)^\s*--\s*(migrate:|\+goose|\+migrate|liquibase|changeset|rollback |atlas:)|^--(liquibase|changeset|rollback)",
+    "a directive of another tool": r"(?mi)^\s*--\s*(migrate:|\+goose|\+migrate|liquibase|changeset|rollback\b|atlas:)",
     "COPY FROM STDIN": r"(?i)\bcopy\b[^;]*\bfrom\s+stdin\b",
     "a psql command": r"(?m)^\s*\\",
 }
@@ -80,8 +80,7 @@ def _in_literals(sql: str) -> list[str]:
     return [
         f"the schema's name in a literal: {literal}"
         for start, literal in literals
-        if re.match(r"'fairq['.]", literal)
-        and not re.search(r"(current_setting|set_config)\s*\(\s*$", renamed[:start])
+        if re.match(r"'fairq['.]", literal) and not re.search(r"(current_setting|set_config)\s*\(\s*$", renamed[:start])
     ]
 
 

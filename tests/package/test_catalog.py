@@ -4,13 +4,15 @@ The fingerprint: it changes with everything that a migration can change, and wit
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import psycopg
 import pytest
 
 from fairq_schema import Fingerprint, fingerprint
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 SCHEMA = """
 create schema fairq;
@@ -57,7 +59,10 @@ CHANGES = [
     "alter table fairq.jobs disable trigger jobs_t",
     "alter policy reads on fairq.jobs to public",
     "alter policy reads on fairq.jobs using (true)",
-    "drop policy reads on fairq.jobs; create policy reads on fairq.jobs as restrictive for select to pg_monitor using (tenant = current_user)",
+    (
+        "drop policy reads on fairq.jobs; create policy reads on fairq.jobs as restrictive for select to pg_monitor"
+        " using (tenant = current_user)"
+    ),
     "drop policy reads on fairq.jobs; create policy reads on fairq.jobs to pg_monitor using (tenant = current_user)",
     "drop index fairq.jobs_tenant_idx",
     "comment on index fairq.jobs_tenant_idx is 'x'",
@@ -136,9 +141,9 @@ def test_the_words_are_the_same_on_every_server(connection: psycopg.Connection[A
     assert owner is not None
     assert objects["view fairq.all_jobs"] == " SELECT job_id FROM jobs j WHERE (weight > 0);"
     assert objects["relation fairq.jobs"] == (
-        "table; row security; with autovacuum_vacuum_scale_factor=0.02, fillfactor=90; owner to {0}; rights: "
-        "pg_monitor=SELECT, {0}=DELETE+INSERT+REFERENCES+SELECT+TRIGGER+TRUNCATE+UPDATE; comment: jobs"
-    ).format(owner[0])
+        f"table; row security; with autovacuum_vacuum_scale_factor=0.02, fillfactor=90; owner to {owner[0]}; rights: "
+        f"pg_monitor=SELECT, {owner[0]}=DELETE+INSERT+REFERENCES+SELECT+TRIGGER+TRUNCATE+UPDATE; comment: jobs"
+    )
     constraints = [name for name in objects if name.startswith("constraint ")]
     assert constraints == ["constraint fairq.jobs.jobs_weight_check", "constraint fairq.jobs.jobs_pkey"]
     assert objects["function fairq.f(integer)"].endswith(f"rights: {owner[0]}=EXECUTE")

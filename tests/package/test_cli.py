@@ -4,11 +4,9 @@ The command `fairq`: what it prints, where, and with which exit code.
 
 from __future__ import annotations
 
-import argparse
 import subprocess
 import sys
 import types
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -17,6 +15,9 @@ from fairq_schema import _files
 from fairq_schema.cli import main
 
 if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Callable
+
     from tests.package.folders import Folder
 
 
@@ -86,9 +87,7 @@ def test_wrong_usage_ends_with_2(arguments: list[str]) -> None:
     assert end.value.code == 2
 
 
-def test_the_demo_says_what_is_missing(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_demo_says_what_is_missing(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     """
     Without the extra, `fairq demo` names the command that installs it.
     """

@@ -106,9 +106,13 @@ def test_every_form_carries_the_files(
     """
     Installed from the wheel, from the sdist or in place, the package finds exactly the files of the checkout.
     """
-    what = {"wheel": [next(built.glob("*.whl"))], "sdist": [next(built.glob("*.tar.gz"))], "editable": ["-e", checkout]}
+    what: dict[str, str | Path] = {
+        "wheel": next(built.glob("*.whl")),
+        "sdist": next(built.glob("*.tar.gz")),
+        "editable": f"--editable={checkout}",
+    }
     offline = ["--no-deps", "--no-build-isolation", "--no-index", "--quiet", "--disable-pip-version-check"]
-    run(sys.executable, "-m", "pip", "--python", python, "install", *offline, *what[form])
+    run(sys.executable, "-m", "pip", "--python", python, "install", *offline, what[form])
     assert files_seen_by(python) == expected
 
 

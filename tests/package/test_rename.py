@@ -18,7 +18,7 @@ RENAMED = [
     ("CREATE SCHEMA Fairq", 'CREATE SCHEMA "x"'),
     ("'fairq'::regnamespace", "'\"x\"'::regnamespace"),
     ("'fairq.jobs' :: regclass", "'\"x\".jobs' :: regclass"),
-    ("to_regnamespace('fairq') is null; fairq.a", "to_regnamespace('\"x\"') is null; \"x\".a"),
+    ("to_regnamespace('fairq') is null; fairq.a", 'to_regnamespace(\'"x"\') is null; "x".a'),
     ("to_regprocedure('fairq.f(text)'), 'fairq.a'", "to_regprocedure('\"x\".f(text)'), 'fairq.a'"),
     ("nextval('fairq.jobs_job_id_seq')", "nextval('\"x\".jobs_job_id_seq')"),
     ("$fn$ select fairq.f() $fn$", '$fn$ select "x".f() $fn$'),

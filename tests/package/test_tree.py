@@ -39,7 +39,11 @@ create or replace function fairq.schema_version() returns integer language sql a
     select 1
 $fn$;
 """,
-    "functions/claim.sql": "create or replace function fairq.claim() returns text language sql as $fn$ values ('a') $fn$;\n",
+    "functions/claim.sql": """\
+create or replace function fairq.claim() returns text language sql as $fn$
+    values ('a')
+$fn$;
+""",
     "finish.sql": "reset role;\n",
     "rollback_initial.sql": "drop schema fairq cascade;\n",
 }
@@ -98,7 +102,14 @@ def test_the_first_version_is_the_tree_in_order(tree: Path) -> None:
     new_migration(tree)
     (migration,) = _files.load(tree)
     sections = re.findall(r"^-- schema/(\S+)$", migration.forward, re.MULTILINE)
-    assert sections == ["roles.sql", "install.sql", "tables.sql", "functions/version.sql", "functions/claim.sql", "finish.sql"]
+    assert sections == [
+        "roles.sql",
+        "install.sql",
+        "tables.sql",
+        "functions/version.sql",
+        "functions/claim.sql",
+        "finish.sql",
+    ]
     assert migration.forward.index("set local role none") < migration.forward.index("create table")
     assert "The map" not in migration.forward
     assert breaches(migration.forward) == breaches(migration.backward) == []
@@ -184,7 +195,12 @@ def test_check_schema_agrees_with_a_compiled_tree(tree: Path, empty_db: str) -> 
     [
         ("schema/tables.sql", "bigint", "integer", "not up to date"),
         ("fairq_0001_initial.sql", "job_id bigint", "job_id integer", "column fairq.jobs.job_id"),
-        ("fairq_0001_initial.rollback.sql", "drop schema fairq cascade;", "drop function fairq.claim();", "left after rollback"),
+        (
+            "fairq_0001_initial.rollback.sql",
+            "drop schema fairq cascade;",
+            "drop function fairq.claim();",
+            "left after rollback",
+        ),
     ],
 )
 def test_check_schema_finds_differences(
