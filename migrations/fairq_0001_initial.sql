@@ -224,9 +224,9 @@ comment on type fairq.tenant_stat is 'A row of tenant_stats().';
 --
 -- Tables
 --
--- Where a job is, is where its rows are: a job that waits has a row in jobs; while it runs it has a lease beside it; once
--- it has ended, its row is in finished_jobs instead. Nothing wide is rewritten on the way.
--- Every table's row-level security is on in the transaction that creates it.
+-- Where a job is, is where its rows are: a job that waits has a row in jobs; while it runs it has a lease beside it;
+-- once it has ended, its row is in finished_jobs instead. Nothing wide is rewritten on the way. Every table's row-level
+-- security is on in the transaction that creates it.
 
 -- jobs: left alone while a job waits and while it runs
 
@@ -384,7 +384,8 @@ create table fairq.job_log (
     created_at timestamptz not null,
     constraint job_log_pkey primary key (log_id),
     constraint job_log_event_known check (event_type in (
-        'retry_scheduled', 'lease_expired', 'released', 'dead', 'cancelled', 'cancel_requested', 'rescheduled', 'revived'
+        'retry_scheduled', 'lease_expired', 'released', 'dead', 'cancelled', 'cancel_requested', 'rescheduled',
+        'revived'
     )),
     constraint job_log_details_is_object check (jsonb_typeof(details) = 'object')
 );
@@ -633,7 +634,8 @@ comment on sequence fairq.dispatch_seq is 'Numbers dispatches in the order of th
 --
 -- Indexes, each under the name of the room that rides it
 --
--- Every hot read starts at a cursor, never at a dead beginning, and each statement is shaped so that one index serves it.
+-- Every hot read starts at a cursor, never at a dead beginning, and each statement is shaped so that one index serves
+-- it.
 
 -- claim: the head jobs of one tenant, from its head onwards
 create index jobs_claim_idx
@@ -686,49 +688,107 @@ comment on index fairq.settlements_look_idx is 'Ridden by _look: ended attempts 
 
 create view fairq.all_jobs with (security_invoker = true) as
 select
-    j.job_id, j.queue, j.tenant, j.task, j.payload, j.priority,
+    j.job_id,
+    j.queue,
+    j.tenant,
+    j.task,
+    j.payload,
+    j.priority,
     case when l.job_id is null then j.state else 'running' end as state,
     coalesce(l.attempt, j.attempts) as attempts,
-    j.max_attempts, j.run_at, j.cost, j.operation_key, j.last_error, j.created_at,
-    l.started_at, null::timestamptz as finished_at, l.lease_owner, l.cancel_requested_at, null::jsonb as result
+    j.max_attempts,
+    j.run_at,
+    j.cost,
+    j.operation_key,
+    j.last_error,
+    j.created_at,
+    l.started_at,
+    null::timestamptz as finished_at,
+    l.lease_owner,
+    l.cancel_requested_at,
+    null::jsonb as result
 from fairq.jobs as j
-left join fairq.leases as l on l.job_id = j.job_id
+left join fairq.leases as l on j.job_id = l.job_id
 union all
 select
-    f.job_id, f.queue, f.tenant, f.task, f.payload, f.priority,
+    f.job_id,
+    f.queue,
+    f.tenant,
+    f.task,
+    f.payload,
+    f.priority,
     f.state,
     f.attempts,
-    f.max_attempts, f.run_at, f.cost, f.operation_key, f.last_error, f.created_at,
-    f.started_at, f.finished_at, f.lease_owner, null::timestamptz, f.result
+    f.max_attempts,
+    f.run_at,
+    f.cost,
+    f.operation_key,
+    f.last_error,
+    f.created_at,
+    f.started_at,
+    f.finished_at,
+    f.lease_owner,
+    null::timestamptz as cancel_requested_at,
+    f.result
 from fairq.finished_jobs as f;
 
 comment on view fairq.all_jobs is 'One row per job, wherever it is, with its state as users think of it: scheduled, queued, running, succeeded, dead, cancelled.';
 
+-- created, claimed and succeeded come from the rows that hold the job; the log has the rest. An attempt that ended
+-- otherwise than well is in the log with its start: that is its claim.
 create view fairq.job_events with (security_invoker = true) as
-select j.job_id, j.queue, j.tenant, 'created' as event_type, 0 as attempt, null::text as actor, '{}'::jsonb as details, j.created_at
+select
+    j.job_id,
+    j.queue,
+    j.tenant,
+    e.event_type,
+    e.attempt,
+    e.actor,
+    '{}'::jsonb as details,
+    e.created_at
 from fairq.jobs as j
+left join fairq.leases as l on j.job_id = l.job_id
+cross join lateral (
+    values
+    ('created', 0, null, j.created_at),
+    ('claimed', l.attempt, l.lease_owner, l.started_at)
+) as e (event_type, attempt, actor, created_at)
+where e.created_at is not null
 union all
-select f.job_id, f.queue, f.tenant, 'created', 0, null, '{}', f.created_at
+select
+    f.job_id,
+    f.queue,
+    f.tenant,
+    e.event_type,
+    e.attempt,
+    e.actor,
+    '{}'::jsonb as details,
+    e.created_at
 from fairq.finished_jobs as f
+cross join lateral (
+    values
+    ('created', 0, null, f.created_at, true),
+    ('claimed', f.attempts, f.lease_owner, f.started_at, f.state = 'succeeded'),
+    ('succeeded', f.attempts, f.lease_owner, f.finished_at, f.state = 'succeeded')
+) as e (event_type, attempt, actor, created_at, happened)
+where e.happened
 union all
--- an attempt that runs, one that succeeded, and those that ended otherwise
-select l.job_id, l.queue, l.tenant, 'claimed', l.attempt, l.lease_owner, '{}', l.started_at
-from fairq.leases as l
-union all
-select f.job_id, f.queue, f.tenant, 'claimed', f.attempts, f.lease_owner, '{}', f.started_at
-from fairq.finished_jobs as f
-where f.state = 'succeeded'
-union all
-select g.job_id, g.queue, g.tenant, 'claimed', g.attempt, g.actor, '{}', g.started_at
+select
+    g.job_id,
+    g.queue,
+    g.tenant,
+    e.event_type,
+    g.attempt,
+    g.actor,
+    e.details,
+    e.created_at
 from fairq.job_log as g
-where g.started_at is not null
-union all
-select f.job_id, f.queue, f.tenant, 'succeeded', f.attempts, f.lease_owner, '{}', f.finished_at
-from fairq.finished_jobs as f
-where f.state = 'succeeded'
-union all
-select g.job_id, g.queue, g.tenant, g.event_type, g.attempt, g.actor, g.details, g.created_at
-from fairq.job_log as g;
+cross join lateral (
+    values
+    ('claimed', '{}'::jsonb, g.started_at),
+    (g.event_type, g.details, g.created_at)
+) as e (event_type, details, created_at)
+where e.created_at is not null;
 
 comment on view fairq.job_events is 'The whole timeline of every job. created, claimed and succeeded come from the rows that hold the job, so that a job that goes well costs no extra write. Order by created_at, attempt.';
 
@@ -752,7 +812,8 @@ as $fn$
 $fn$;
 comment on function fairq.current_tenant_id() is 'The tenant this session acts for: the setting app.tenant_id, null when there is none. It trusts the connection to say so: use it where your own code opens the connection.';
 revoke all on function fairq.current_tenant_id() from public;
-grant execute on function fairq.current_tenant_id() to fairq_owner, fairq_api, fairq_worker, fairq_producer, fairq_tenant, fairq_operator;
+grant execute on function fairq.current_tenant_id(
+) to fairq_owner, fairq_api, fairq_worker, fairq_producer, fairq_tenant, fairq_operator;
 
 --
 -- schema/policies.sql
@@ -911,7 +972,8 @@ grant select (
     job_id, queue, tenant, task, payload, priority, state, attempts, max_attempts, run_at, cost, operation_key,
     last_error, created_at
 ) on fairq.jobs to fairq_tenant;
-grant select (job_id, queue, tenant, lease_owner, attempt, started_at, cancel_requested_at) on fairq.leases to fairq_tenant;
+grant select (job_id, queue, tenant, lease_owner, attempt, started_at, cancel_requested_at) on fairq.leases
+to fairq_tenant;
 grant select (
     job_id, queue, tenant, task, payload, priority, state, attempts, max_attempts, run_at, cost, operation_key,
     last_error, created_at, started_at, finished_at, lease_owner, result
@@ -979,7 +1041,8 @@ as $fn$
 $fn$;
 comment on function fairq.schema_version() is 'The schema version installed here: the number of the last migration.';
 revoke all on function fairq.schema_version() from public;
-grant execute on function fairq.schema_version() to fairq_api, fairq_worker, fairq_producer, fairq_tenant, fairq_operator;
+grant execute on function fairq.schema_version(
+) to fairq_api, fairq_worker, fairq_producer, fairq_tenant, fairq_operator;
 
 --
 -- schema/functions/append_only.sql
@@ -1370,8 +1433,8 @@ create or replace function fairq._caller()
 as $fn$
 -- Inside a definer function current_user is fairq_api; the caller is the role it had set, or its login.
 --
--- plpgsql, here and in other helpers of one expression: its plans are kept, those of SQL functions that cannot be inlined
--- are made anew in each transaction before PostgreSQL 18.
+-- plpgsql, here and in other helpers of one expression: its plans are kept, those of SQL functions that cannot be
+-- inlined are made anew in each transaction before PostgreSQL 18.
 begin
     return case when current_setting('role') = 'none' then session_user::text else current_setting('role') end;
 end
@@ -1533,8 +1596,14 @@ exception when check_violation then
 end
 $fn$;
 comment on function fairq.set_queue(text, boolean, interval, interval, integer, interval, interval, double precision, integer, interval, interval, boolean) is 'Changes the settings given of a queue, or of all queues without settings of their own (*).';
-revoke all on function fairq.set_queue(text, boolean, interval, interval, integer, interval, interval, double precision, integer, interval, interval, boolean) from public;
-grant execute on function fairq.set_queue(text, boolean, interval, interval, integer, interval, interval, double precision, integer, interval, interval, boolean) to fairq_operator;
+revoke all on function fairq.set_queue(
+    text, boolean, interval, interval, integer, interval, interval, double precision, integer, interval, interval,
+    boolean
+) from public;
+grant execute on function fairq.set_queue(
+    text, boolean, interval, interval, integer, interval, interval, double precision, integer, interval, interval,
+    boolean
+) to fairq_operator;
 
 --
 -- schema/functions/enqueue.sql
@@ -1717,7 +1786,8 @@ as $fn$
 -- none -> queued, scheduled
 --
 -- Locks:  none, but for the key: a second producer of the same one waits for the first.
--- Raises: 22023 for a bad argument; 42501 for a tenant or queue not granted; QF002 for a key in use for another payload.
+-- Raises: 22023 for a bad argument; 42501 for a tenant or queue not granted; QF002 for a key in use for another
+-- payload.
 declare
     v_settings fairq.queues;
     v_job      fairq.new_job;
@@ -1746,8 +1816,12 @@ begin
 end
 $fn$;
 comment on function fairq.enqueue_job(text, text, jsonb, text, timestamptz, interval, integer, integer, text, interval, double precision) is 'Enqueues a job for a tenant (without p_tenant: the session''s own), to run at once, at p_run_at or after p_delay. p_priority 0 goes first within the tenant. p_key makes it idempotent for p_key_ttl: used again, it returns the first job.';
-revoke all on function fairq.enqueue_job(text, text, jsonb, text, timestamptz, interval, integer, integer, text, interval, double precision) from public;
-grant execute on function fairq.enqueue_job(text, text, jsonb, text, timestamptz, interval, integer, integer, text, interval, double precision) to fairq_producer, fairq_tenant;
+revoke all on function fairq.enqueue_job(
+    text, text, jsonb, text, timestamptz, interval, integer, integer, text, interval, double precision
+) from public;
+grant execute on function fairq.enqueue_job(
+    text, text, jsonb, text, timestamptz, interval, integer, integer, text, interval, double precision
+) to fairq_producer, fairq_tenant;
 
 create or replace function fairq._read_jobs(p_jobs jsonb)
     returns fairq.new_job[]
@@ -1903,7 +1977,8 @@ create or replace function fairq._promote_due(
 as $fn$
 -- scheduled -> queued, inside a claim: what is due goes straight into its look.
 --
--- changed_xid stays as it is, so that no later look reads the job again; and a job that no look has read yet waits for one.
+-- changed_xid stays as it is, so that no later look reads the job again; and a job that no look has read yet waits for
+-- one.
 -- Locks:  jobs' rows, skipping those held by others.
 -- Index:  jobs_promote_idx, from the promote floor.
 declare
@@ -2186,10 +2261,10 @@ grant execute on function fairq.release_expired_jobs(text, integer) to fairq_wor
 --
 -- the scheduler: who goes next
 --
--- One step, inside the claim that needs it, under the queue's lock. _dispatch() is the step; the others are its parts in
--- the order in which it takes them: lock, remember, look, promote and expire (in their own files), apply, pick, lease,
--- charge, write down. The rule is start-time fair queueing (Goyal, Vin, Cheng 1996), one flow for each tenant, tagged when
--- a job is claimed; docs/rooms.md says it in words.
+-- One step, inside the claim that needs it, under the queue's lock. _dispatch() is the step; the others are its parts
+-- in the order in which it takes them: lock, remember, look, promote and expire (in their own files), apply, pick,
+-- lease, charge, write down. The rule is start-time fair queueing (Goyal, Vin, Cheng 1996), one flow for each tenant,
+-- tagged when a job is claimed; docs/rooms.md says it in words.
 
 create or replace function fairq._lock_queue(p_queue text)
     returns void
@@ -2304,9 +2379,9 @@ create or replace function fairq._look(p_tick fairq.ticks, p_snap pg_snapshot, p
 as $fn$
 -- What was committed since the last tick, each change exactly once: what its snapshot had not seen and p_snap has.
 --
--- A transaction's own changes are in neither list of its own snapshot, so they are left to the next look, which knows the
--- tick's own_xid. Ended attempts are deleted as they are read: that alone makes them read once.
--- Places are lower bounds: the least time and the least id of the jobs of one tenant and priority.
+-- A transaction's own changes are in neither list of its own snapshot, so they are left to the next look, which knows
+-- the tick's own_xid. Ended attempts are deleted as they are read: that alone makes them read once. Places are lower
+-- bounds: the least time and the least id of the jobs of one tenant and priority.
 -- Index:  jobs_look_idx, settlements_look_idx, tenants_look_idx.
 declare
     v_since xid8 := pg_snapshot_xmax(p_tick.seen);
@@ -2400,7 +2475,8 @@ create or replace function fairq._apply(p_queue text, p_news fairq.news[], p_vir
     language plpgsql
     set search_path = pg_catalog, pg_temp
 as $fn$
--- Writes the news into the flows, all of one tenant's in one update; returns the least vtime of a flow that is then eligible.
+-- Writes the news into the flows, all of one tenant's in one update; returns the least vtime of a flow that is then
+-- eligible.
 --
 -- R2:     a flow that becomes backlogged starts no lower than the virtual time. Its debt is kept.
 -- R11:    one that was held up (cap, pause) and no longer is starts at most one job below it.
@@ -2502,7 +2578,8 @@ as $fn$
 -- The next jobs in order, as many as are wanted or as one pass can be sure of; and the flows found empty on the way.
 -- Null when no flow is eligible. Nothing is written or locked.
 --
--- Fair:   start tags. A flow's nth job has the tag vtime + (n - 1) * charge; the least tags go first, ties by charge, by
+-- Fair:   start tags. A flow's nth job has the tag vtime + (n - 1) * charge; the least tags go first, ties by charge,
+-- by
 --         how often the flow has been picked in this pass, by who was served longest ago, by name. Of each flow only the
 --         first few jobs are read; one that has more bounds the pass: nothing at or above its next tag may be chosen yet.
 -- Index:  flows_pick_idx from the floor, or flows_key_idx for the tenants named; jobs_claim_idx from each flow's heads.
@@ -2605,7 +2682,8 @@ comment on function fairq._pick(fairq.ticks, pg_snapshot, xid8, integer, text[],
 revoke all on function fairq._pick(fairq.ticks, pg_snapshot, xid8, integer, text[], bigint[]) from public;
 
 create or replace function fairq._lease(
-    p_queue text, p_picks fairq.pick[], p_dispatch bigint, p_owner text, p_caller text, p_now timestamptz, p_lease interval
+    p_queue text, p_picks fairq.pick[], p_dispatch bigint, p_owner text, p_caller text, p_now timestamptz,
+    p_lease interval
 )
     returns setof fairq.claimed_job
     language plpgsql
@@ -2670,7 +2748,8 @@ create or replace function fairq._charge(p_picks fairq.pick[], p_dispatch bigint
     language plpgsql
     set search_path = pg_catalog, pg_temp
 as $fn$
--- Moves each picked flow past its jobs: charged, counted, its heads at the next one. A flow found empty only loses its heads.
+-- Moves each picked flow past its jobs: charged, counted, its heads at the next one. A flow found empty only loses its
+-- heads.
 --
 -- Locks:  the queue's lock is held.
 begin
@@ -2775,7 +2854,8 @@ create or replace function fairq._reopen(p_tick fairq.ticks, p_job_ids bigint[])
     language plpgsql
     set search_path = pg_catalog, pg_temp
 as $fn$
--- A head must not move past a job that was skipped because somebody held it: if they let it go, nothing will tell of it.
+-- A head must not move past a job that was skipped because somebody held it: if they let it go, nothing will tell of
+-- it.
 begin
     return fairq._apply(
         p_tick.queue,
@@ -2871,7 +2951,8 @@ create or replace function fairq._limit_idle_transaction()
     language plpgsql
     set search_path = pg_catalog, pg_temp
 as $fn$
--- A session that forgets its transaction after a claim would stop the queue: at most 10 s of idleness, for this transaction.
+-- A session that forgets its transaction after a claim would stop the queue: at most 10 s of idleness, for this
+-- transaction.
 declare
     v_limit interval := current_setting('idle_in_transaction_session_timeout')::interval;
 begin
@@ -2896,8 +2977,8 @@ create or replace function fairq.claim_jobs(
     security definer
     set search_path = pg_catalog, pg_temp
     -- Tables here are empty one moment and huge the next, and are never analyzed in between: each statement has one
-    -- index that serves it, and the planner is not to think of anything else (measured: a join turned round costs 42,000
-    -- buffers). The settings hold for every step called from here.
+    -- index that serves it, and the planner is not to think of anything else (measured: a join turned round costs
+    -- 42,000 buffers). The settings hold for every step called from here.
     set plan_cache_mode = force_generic_plan
     set enable_seqscan = off
     set enable_bitmapscan = off

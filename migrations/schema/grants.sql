@@ -37,7 +37,8 @@ grant select (
     job_id, queue, tenant, task, payload, priority, state, attempts, max_attempts, run_at, cost, operation_key,
     last_error, created_at
 ) on fairq.jobs to fairq_tenant;
-grant select (job_id, queue, tenant, lease_owner, attempt, started_at, cancel_requested_at) on fairq.leases to fairq_tenant;
+grant select (job_id, queue, tenant, lease_owner, attempt, started_at, cancel_requested_at) on fairq.leases
+to fairq_tenant;
 grant select (
     job_id, queue, tenant, task, payload, priority, state, attempts, max_attempts, run_at, cost, operation_key,
     last_error, created_at, started_at, finished_at, lease_owner, result

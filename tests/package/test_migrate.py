@@ -512,7 +512,7 @@ def test_a_host_with_yoyo_of_its_own_is_left_alone(empty_db: str, folder: Folder
     """
     An application that migrates the same database with yoyo keeps its own history, and neither sees the other's.
     """
-    import yoyo  # noqa: PLC0415
+    import yoyo
 
     host = tmp_path / "host"
     host.mkdir()
@@ -539,7 +539,7 @@ def test_plain_yoyo_shares_the_history(empty_db: str, folder: Folder, ask: Ask) 
     """
     yoyo's own command with schema=fairq_migrate goes on where apply() stopped, and apply() where it stopped.
     """
-    import yoyo  # noqa: PLC0415
+    import yoyo
 
     fairq_schema.apply(empty_db, to=1, migrations=folder.path)
     backend = yoyo.get_backend(yoyo_dsn(empty_db, schema="fairq_migrate"))

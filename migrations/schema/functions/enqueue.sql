@@ -175,7 +175,8 @@ as $fn$
 -- none -> queued, scheduled
 --
 -- Locks:  none, but for the key: a second producer of the same one waits for the first.
--- Raises: 22023 for a bad argument; 42501 for a tenant or queue not granted; QF002 for a key in use for another payload.
+-- Raises: 22023 for a bad argument; 42501 for a tenant or queue not granted; QF002 for a key in use for another
+-- payload.
 declare
     v_settings fairq.queues;
     v_job      fairq.new_job;
@@ -204,8 +205,12 @@ begin
 end
 $fn$;
 comment on function fairq.enqueue_job(text, text, jsonb, text, timestamptz, interval, integer, integer, text, interval, double precision) is 'Enqueues a job for a tenant (without p_tenant: the session''s own), to run at once, at p_run_at or after p_delay. p_priority 0 goes first within the tenant. p_key makes it idempotent for p_key_ttl: used again, it returns the first job.';
-revoke all on function fairq.enqueue_job(text, text, jsonb, text, timestamptz, interval, integer, integer, text, interval, double precision) from public;
-grant execute on function fairq.enqueue_job(text, text, jsonb, text, timestamptz, interval, integer, integer, text, interval, double precision) to fairq_producer, fairq_tenant;
+revoke all on function fairq.enqueue_job(
+    text, text, jsonb, text, timestamptz, interval, integer, integer, text, interval, double precision
+) from public;
+grant execute on function fairq.enqueue_job(
+    text, text, jsonb, text, timestamptz, interval, integer, integer, text, interval, double precision
+) to fairq_producer, fairq_tenant;
 
 create or replace function fairq._read_jobs(p_jobs jsonb)
     returns fairq.new_job[]

@@ -1,10 +1,10 @@
 --
 -- the scheduler: who goes next
 --
--- One step, inside the claim that needs it, under the queue's lock. _dispatch() is the step; the others are its parts in
--- the order in which it takes them: lock, remember, look, promote and expire (in their own files), apply, pick, lease,
--- charge, write down. The rule is start-time fair queueing (Goyal, Vin, Cheng 1996), one flow for each tenant, tagged when
--- a job is claimed; docs/rooms.md says it in words.
+-- One step, inside the claim that needs it, under the queue's lock. _dispatch() is the step; the others are its parts
+-- in the order in which it takes them: lock, remember, look, promote and expire (in their own files), apply, pick,
+-- lease, charge, write down. The rule is start-time fair queueing (Goyal, Vin, Cheng 1996), one flow for each tenant,
+-- tagged when a job is claimed; docs/rooms.md says it in words.
 
 create or replace function fairq._lock_queue(p_queue text)
     returns void
@@ -119,9 +119,9 @@ create or replace function fairq._look(p_tick fairq.ticks, p_snap pg_snapshot, p
 as $fn$
 -- What was committed since the last tick, each change exactly once: what its snapshot had not seen and p_snap has.
 --
--- A transaction's own changes are in neither list of its own snapshot, so they are left to the next look, which knows the
--- tick's own_xid. Ended attempts are deleted as they are read: that alone makes them read once.
--- Places are lower bounds: the least time and the least id of the jobs of one tenant and priority.
+-- A transaction's own changes are in neither list of its own snapshot, so they are left to the next look, which knows
+-- the tick's own_xid. Ended attempts are deleted as they are read: that alone makes them read once. Places are lower
+-- bounds: the least time and the least id of the jobs of one tenant and priority.
 -- Index:  jobs_look_idx, settlements_look_idx, tenants_look_idx.
 declare
     v_since xid8 := pg_snapshot_xmax(p_tick.seen);
@@ -215,7 +215,8 @@ create or replace function fairq._apply(p_queue text, p_news fairq.news[], p_vir
     language plpgsql
     set search_path = pg_catalog, pg_temp
 as $fn$
--- Writes the news into the flows, all of one tenant's in one update; returns the least vtime of a flow that is then eligible.
+-- Writes the news into the flows, all of one tenant's in one update; returns the least vtime of a flow that is then
+-- eligible.
 --
 -- R2:     a flow that becomes backlogged starts no lower than the virtual time. Its debt is kept.
 -- R11:    one that was held up (cap, pause) and no longer is starts at most one job below it.
@@ -317,7 +318,8 @@ as $fn$
 -- The next jobs in order, as many as are wanted or as one pass can be sure of; and the flows found empty on the way.
 -- Null when no flow is eligible. Nothing is written or locked.
 --
--- Fair:   start tags. A flow's nth job has the tag vtime + (n - 1) * charge; the least tags go first, ties by charge, by
+-- Fair:   start tags. A flow's nth job has the tag vtime + (n - 1) * charge; the least tags go first, ties by charge,
+-- by
 --         how often the flow has been picked in this pass, by who was served longest ago, by name. Of each flow only the
 --         first few jobs are read; one that has more bounds the pass: nothing at or above its next tag may be chosen yet.
 -- Index:  flows_pick_idx from the floor, or flows_key_idx for the tenants named; jobs_claim_idx from each flow's heads.
@@ -420,7 +422,8 @@ comment on function fairq._pick(fairq.ticks, pg_snapshot, xid8, integer, text[],
 revoke all on function fairq._pick(fairq.ticks, pg_snapshot, xid8, integer, text[], bigint[]) from public;
 
 create or replace function fairq._lease(
-    p_queue text, p_picks fairq.pick[], p_dispatch bigint, p_owner text, p_caller text, p_now timestamptz, p_lease interval
+    p_queue text, p_picks fairq.pick[], p_dispatch bigint, p_owner text, p_caller text, p_now timestamptz,
+    p_lease interval
 )
     returns setof fairq.claimed_job
     language plpgsql
@@ -485,7 +488,8 @@ create or replace function fairq._charge(p_picks fairq.pick[], p_dispatch bigint
     language plpgsql
     set search_path = pg_catalog, pg_temp
 as $fn$
--- Moves each picked flow past its jobs: charged, counted, its heads at the next one. A flow found empty only loses its heads.
+-- Moves each picked flow past its jobs: charged, counted, its heads at the next one. A flow found empty only loses its
+-- heads.
 --
 -- Locks:  the queue's lock is held.
 begin
@@ -590,7 +594,8 @@ create or replace function fairq._reopen(p_tick fairq.ticks, p_job_ids bigint[])
     language plpgsql
     set search_path = pg_catalog, pg_temp
 as $fn$
--- A head must not move past a job that was skipped because somebody held it: if they let it go, nothing will tell of it.
+-- A head must not move past a job that was skipped because somebody held it: if they let it go, nothing will tell of
+-- it.
 begin
     return fairq._apply(
         p_tick.queue,
