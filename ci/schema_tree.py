@@ -1,0 +1,138 @@
+"""Reads migrations/schema/, what the schema is now, and writes it as migrations, how a database gets there."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+MIGRATIONS = Path(__file__).resolve().parents[1] / "migrations"
+
+INITIAL = "fairq_0001_initial"
+# These make the frame of every migration: who runs it, as whom, and giving that back.
+FRAME = ("roles.sql", "finish.sql")
+VERSION = "functions/version.sql"
+
+_INCLUDE = re.compile(r"\\ir (\S+)")
+_SECTION = re.compile(r"^--\n-- schema/(\S+)\n--\n\n", re.MULTILINE)
+_MAP = "install.sql"
+
+_HEADER = """\
+-- depends:{depends}
+-- {title}
+--
+-- Compiled by ci/new_migration from migrations/schema/, where the schema is meant to be read.
+"""
+
+
+@dataclass(frozen=True)
+class Piece:
+    """A file of the tree, or lines of the map itself, in the order of installation."""
+
+    path: str
+    text: str
+
+
+def pieces(tree: Path) -> list[Piece]:
+    """Walk the map: each file that it includes, and between them its own statements."""
+    found: list[Piece] = []
+    own: list[str] = []
+    for line in _without_heading((tree / _MAP).read_text("ascii")).splitlines(keepends=True):
+        include = _INCLUDE.fullmatch(line.strip())
+        if include:
+            found += _own(own) + [Piece(include[1], (tree / include[1]).read_text("ascii").strip() + "\n")]
+            own = []
+        else:
+            own.append(line)
+    return found + _own(own)
+
+
+def install_text(tree: Path) -> str:
+    """Return the whole schema as one text, which needs no psql."""
+    return _sections(pieces(tree))
+
+
+def initial(tree: Path) -> tuple[str, str]:
+    """Return the first migration and its rollback."""
+    header = _HEADER.format(depends="", title="0001 initial")
+    forward = f"{header}\nset local lock_timeout = '5s';\n\n{install_text(tree)}"
+    backward = f"-- rollback of 0001 initial\n\n{_sections([_piece(tree, 'rollback_initial.sql')])}"
+    return forward, backward
+
+
+def successor(tree: Path, folder: Path, slug: str) -> tuple[str, str, str]:
+    """Return the id of the next migration, its text and its rollback: every function file that changed, verbatim."""
+    released = sorted(path for path in folder.glob("fairq_*.sql") if not path.name.endswith(".rollback.sql"))
+    number = len(released) + 1
+    name = f"fairq_{number:04}_{slug}"
+    _bump(tree / VERSION, number)
+    before = carried(released)
+    changed = [piece for piece in pieces(tree) if _belongs(piece, before)]
+    previous = [Piece(piece.path, before.get(piece.path, _UNKNOWN)) for piece in changed]
+    header = _HEADER.format(depends=f" {released[-1].stem}", title=f"{number:04} {slug.replace('_', ' ')}")
+    lock = "set local lock_timeout = '5s';\n"
+    forward = f"{header}{_WHY}\n{lock}\n{_sections(changed, stub=_CHANGES)}"
+    backward = f"-- rollback of {number:04} {slug}\n\n{lock}\n{_sections(previous, stub=_CHANGES)}"
+    return name, forward, backward
+
+
+def carried(released: list[Path]) -> dict[str, str]:
+    """Return path -> the text that the newest migration with this file brought."""
+    texts: dict[str, str] = {}
+    for migration in released:
+        parts = _SECTION.split(migration.read_text("ascii"))
+        for path, text in zip(parts[1::2], parts[2::2], strict=True):
+            texts[path] = text.strip() + "\n"
+    return texts
+
+
+_WHY = """\
+--
+-- Why:     TODO
+-- Tables:  TODO (rewritten? scanned?)
+-- Locks:   TODO
+-- Clients: TODO
+-- Undo:    TODO
+"""
+_CHANGES = """\
+-- TODO as fairq_owner: what changed in the files of migrations/schema that are not functions, as ALTER statements
+set local role fairq_owner;
+"""
+_UNKNOWN = "-- TODO: this file is new, drop what it makes\n"
+
+
+def _belongs(piece: Piece, before: dict[str, str]) -> bool:
+    if piece.path in (*FRAME, _MAP):
+        return True
+    return piece.path.startswith("functions/") and before.get(piece.path) != piece.text
+
+
+def _sections(found: list[Piece], stub: str = "") -> str:
+    texts = []
+    for piece in found:
+        texts.append(f"--\n-- schema/{piece.path}\n--\n\n{piece.text}")
+        if stub and piece.path == FRAME[0]:
+            texts.append(f"--\n-- changes\n--\n\n{stub}")
+    return "\n".join(texts)
+
+
+def _piece(tree: Path, path: str) -> Piece:
+    return Piece(path, (tree / path).read_text("ascii").strip() + "\n")
+
+
+def _own(lines: list[str]) -> list[Piece]:
+    text = "".join(lines).strip()
+    return [Piece(_MAP, text + "\n")] if text else []
+
+
+def _without_heading(text: str) -> str:
+    """Leave out the first comment: it speaks of the map, not of the schema."""
+    return re.sub(r"\A(?:--.*\n)+", "", text)
+
+
+def _bump(path: Path, number: int) -> None:
+    text, count = re.subn(r"(?<=select )\d+", str(number), path.read_text("ascii"))
+    if count != 1:
+        message = f"{path} must say `select <number>` once, and says it {count} times"
+        raise SystemExit(message)
+    path.write_text(text, "ascii")

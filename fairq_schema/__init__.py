@@ -1,0 +1,7 @@
+"""The schema of fairq, a fair multi-tenant job queue in PostgreSQL, and its way into a database."""
+
+from fairq_schema._catalog import Fingerprint, fingerprint
+from fairq_schema._migrate import MigrationStatus, Status, apply, rollback, status
+from fairq_schema.errors import FairqError
+
+__all__ = ["FairqError", "Fingerprint", "MigrationStatus", "Status", "apply", "fingerprint", "rollback", "status"]

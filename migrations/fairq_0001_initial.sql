@@ -1,0 +1,3956 @@
+-- depends:
+-- 0001 initial
+--
+-- Compiled by ci/new_migration from migrations/schema/, where the schema is meant to be read.
+
+set local lock_timeout = '5s';
+
+--
+-- schema/roles.sql
+--
+
+--
+-- Roles and schema
+--
+-- fairq_owner owns the tables and does DDL; fairq_api owns the functions callers run and holds only the rights those
+-- functions need. Neither can log in, neither is inherited. The others are groups to grant to logins.
+
+do $fn$
+declare
+    v_role    text;
+    v_version integer := current_setting('server_version_num')::integer;
+    v_super   boolean := (select r.rolsuper from pg_catalog.pg_roles as r where r.rolname = current_user);
+begin
+    if v_version < 150000 then
+        raise exception 'fairq needs PostgreSQL 15 or later, this is %', current_setting('server_version')
+            using errcode = '0A000';
+    end if;
+
+    if v_version >= 160000 then
+        -- a role made here must not be inherited by the login that happens to install fairq
+        perform set_config('createrole_self_grant', '', true);
+    end if;
+
+    foreach v_role in array array[
+        'fairq_owner', 'fairq_api', 'fairq_worker', 'fairq_producer', 'fairq_tenant', 'fairq_operator'
+    ] loop
+        if to_regrole(quote_ident(v_role)) is null then
+            begin
+                execute format('create role %I nologin noinherit', v_role);
+            exception when insufficient_privilege then
+                raise exception 'role % does not exist and % may not create it', v_role, current_user
+                    using
+                        errcode = '42501',
+                        hint = 'Ask a role with CREATEROLE to run: create role ' || quote_ident(v_role) || ' nologin noinherit;';
+            when duplicate_object or unique_violation then
+                -- another database of this cluster is being installed at the same moment
+                null;
+            end;
+        end if;
+    end loop;
+
+    -- The installer acts as the two powers for this transaction only; finish.sql gives back what was taken here.
+    perform set_config('fairq_install.taken', '', true);
+    foreach v_role in array array['fairq_owner', 'fairq_api'] loop
+        continue when v_super
+            or pg_has_role(current_user, v_role, case when v_version >= 160000 then 'SET' else 'MEMBER' end);
+        begin
+            execute format(
+                'grant %I to current_user %s', v_role,
+                case when v_version >= 160000 then 'with inherit false, set true' else '' end
+            );
+        exception when insufficient_privilege then
+            raise exception '% may not act as %', current_user, v_role
+                using
+                    errcode = '42501',
+                    hint = format(
+                        'Ask its administrator to run: grant %I to %I%s;', v_role, current_user,
+                        case when v_version >= 160000 then ' with inherit false, set true' else '' end
+                    );
+        end;
+        perform set_config('fairq_install.taken', current_setting('fairq_install.taken') || ' ' || v_role, true);
+    end loop;
+end
+$fn$;
+
+do $fn$
+begin
+    if to_regnamespace('fairq') is null then
+        create schema fairq authorization fairq_owner;
+    elsif (select n.nspowner from pg_catalog.pg_namespace as n where n.oid = 'fairq'::regnamespace)
+          <> 'fairq_owner'::regrole then
+        raise exception 'schema fairq exists and belongs to another role'
+            using
+                errcode = '42501',
+                hint = 'Drop it, or run: alter schema fairq owner to fairq_owner;';
+    end if;
+end
+$fn$;
+
+set local role fairq_owner;
+comment on schema fairq is 'A fair, multi-tenant, durable job queue.';
+grant usage, create on schema fairq to fairq_api;
+-- the global form: the IN SCHEMA form does not take away what PUBLIC has by default
+alter default privileges revoke execute on functions from public;
+alter default privileges revoke usage on types from public;
+set local role fairq_api;
+alter default privileges revoke execute on functions from public;
+
+--
+-- schema/install.sql
+--
+
+-- owned by fairq_owner: what the data is, and who may see it
+set local role fairq_owner;
+
+--
+-- schema/types.sql
+--
+
+--
+-- Types
+--
+
+create type fairq.enqueued_job as (
+    job_id  bigint,
+    created boolean
+);
+comment on type fairq.enqueued_job is 'What enqueue_job() did: created is false when the key was in use, and job_id is then the job that holds it.';
+
+create type fairq.enqueue_outcome as (
+    ordinal integer,
+    job_id  bigint,
+    outcome text
+);
+comment on type fairq.enqueue_outcome is 'What enqueue_jobs() did with one element, from 1: created; exists (the key was in use); conflict (in use with another payload, nothing enqueued).';
+
+create type fairq.claimed_job as (
+    job_id           bigint,
+    queue            text,
+    tenant           text,
+    task             text,
+    payload          jsonb,
+    priority         smallint,
+    attempt          integer,
+    max_attempts     integer,
+    lease_token      uuid,
+    lease_expires_at timestamptz,
+    run_at           timestamptz,
+    created_at       timestamptz
+);
+comment on type fairq.claimed_job is 'A job handed to a worker. lease_token is the fence: renew, complete, fail and release ask for it.';
+
+create type fairq.job_outcome as (
+    job_id  bigint,
+    outcome text
+);
+comment on type fairq.job_outcome is 'What a batch verb did with one job. lost: no live lease under this token and caller, whatever the reason.';
+
+create type fairq.new_job as (
+    tenant       text,
+    task         text,
+    payload      jsonb,
+    queue        text,
+    run_at       timestamptz,
+    delay        interval,
+    priority     integer,
+    max_attempts integer,
+    key          text,
+    key_ttl      interval,
+    cost         double precision
+);
+comment on type fairq.new_job is 'One element of the argument of enqueue_jobs(). Internal.';
+
+create type fairq.news as (
+    tenant   text,
+    state    text,
+    priority smallint,
+    run_at   timestamptz,
+    job_id   bigint,
+    ended    integer
+);
+comment on type fairq.news is 'Something a look tells the scheduler of a tenant. state: queued (jobs of one priority at or after the place run_at, job_id), scheduled (jobs due at or after run_at), ended (attempts), wish (its operator''s row changed). Internal.';
+
+create type fairq.moved as (
+    news  fairq.news[],
+    floor timestamptz
+);
+comment on type fairq.moved is 'What promote or expire did inside a claim: the news of it, and where the next one may start to read. Internal.';
+
+create type fairq.pick as (
+    turn          integer,
+    flow_row      tid,
+    job_row       tid,
+    tenant        text,
+    job_id        bigint,
+    priority      smallint,
+    run_at        timestamptz,
+    nth           integer,
+    tag           bigint,
+    charge        bigint,
+    next_priority smallint,
+    next_run_at   timestamptz,
+    next_job_id   bigint
+);
+comment on type fairq.pick is 'A job chosen by the scheduler, in turn, and the place of its tenant''s next one; without a turn: a flow found empty. Internal.';
+
+create type fairq.queue_stat as (
+    queue            text,
+    paused           boolean,
+    eligible_tenants bigint,
+    scheduled        bigint,
+    running          bigint,
+    next_due_at      timestamptz,
+    ticked_at        timestamptz
+);
+comment on type fairq.queue_stat is 'A row of queue_stats().';
+
+create type fairq.tenant_stat as (
+    tenant      text,
+    weight      double precision,
+    max_running integer,
+    paused      boolean,
+    running     integer,
+    queued      bigint,
+    vtime       bigint,
+    blocked_by  text
+);
+comment on type fairq.tenant_stat is 'A row of tenant_stats().';
+
+--
+-- schema/tables.sql
+--
+
+--
+-- Tables
+--
+-- Where a job is, is where its rows are: a job that waits has a row in jobs; while it runs it has a lease beside it; once
+-- it has ended, its row is in finished_jobs instead. Nothing wide is rewritten on the way.
+-- Every table's row-level security is on in the transaction that creates it.
+
+-- jobs: left alone while a job waits and while it runs
+
+create table fairq.jobs (
+    job_id        bigint           not null generated by default as identity,
+    queue         text             collate "C" not null default 'default',
+    tenant        text             collate "C" not null,
+    task          text             not null,
+    payload       jsonb            not null default '{}',
+    priority      smallint         not null default 2,
+    state         text             not null default 'queued',
+    attempts      integer          not null default 0,
+    max_attempts  integer          not null default 5,
+    run_at        timestamptz      not null default clock_timestamp(),
+    cost          double precision not null default 1,
+    operation_key text,
+    last_error    jsonb,
+    created_at    timestamptz      not null default clock_timestamp(),
+    changed_xid   xid8             not null default pg_current_xact_id(),
+    constraint jobs_pkey primary key (job_id),
+    constraint jobs_state_known check (state in ('scheduled', 'queued')),
+    constraint jobs_priority_known check (priority between 0 and 3),
+    constraint jobs_attempts_within_limit check (attempts >= 0 and attempts < max_attempts),
+    constraint jobs_cost_in_range check (cost > 0 and cost <= 1000000),
+    constraint jobs_payload_is_object check (jsonb_typeof(payload) = 'object'),
+    constraint jobs_run_at_finite check (isfinite(run_at)),
+    constraint jobs_names_not_empty check (queue <> '' and tenant <> '' and task <> '')
+) with (
+    -- the table's live rows turn over many times a day: vacuum by what died, not by a fifth of what lives
+    autovacuum_vacuum_scale_factor = 0.02
+);
+alter table fairq.jobs enable row level security;
+alter table fairq.jobs force row level security;
+
+comment on table fairq.jobs is 'The jobs that wait or run, one row each. A running one also has a row in leases.';
+comment on column fairq.jobs.job_id is 'Identity. Kept through retries, the end and a revival.';
+comment on column fairq.jobs.queue is 'The queue: one scheduler, one order.';
+comment on column fairq.jobs.tenant is 'On whose behalf, and at whose expense, the job runs. A uuid is text too.';
+comment on column fairq.jobs.task is 'The kind of work, for the worker to dispatch on.';
+comment on column fairq.jobs.payload is 'The arguments: a JSON object, at most queues.payload_limit bytes as text.';
+comment on column fairq.jobs.priority is 'Within the tenant, 0 first, 3 last. Never crosses tenants: weights do that.';
+comment on column fairq.jobs.state is 'scheduled: waits for run_at. queued: may be claimed, or is running if it has a lease.';
+comment on column fairq.jobs.attempts is 'Attempts that ended in failure or a lost lease since the job was enqueued or revived.';
+comment on column fairq.jobs.max_attempts is 'After this many failed attempts the job is dead.';
+comment on column fairq.jobs.run_at is 'Not before this moment; also the order within one priority.';
+comment on column fairq.jobs.cost is 'What the job costs its tenant where a queue charges by declared cost.';
+comment on column fairq.jobs.operation_key is 'The idempotency key it was enqueued under; see job_keys.';
+comment on column fairq.jobs.last_error is 'Why the last attempt failed.';
+comment on column fairq.jobs.created_at is 'When it was enqueued.';
+comment on column fairq.jobs.changed_xid is 'The transaction that last gave the scheduler something to know about this job: its first feed.';
+
+-- leases: a job is running if and only if it has one, and a lease is always whole
+
+create table fairq.leases (
+    job_id              bigint      not null,
+    queue               text        collate "C" not null,
+    tenant              text        collate "C" not null,
+    caller              text        not null,
+    lease_owner         text        not null,
+    lease_token         uuid        not null,
+    attempt             integer     not null,
+    started_at          timestamptz not null,
+    lease_expires_at    timestamptz not null,
+    cancel_requested_at timestamptz,
+    dispatch            bigint      not null,
+    constraint leases_pkey primary key (job_id),
+    constraint leases_attempt_positive check (attempt > 0),
+    constraint leases_ends_after_start check (lease_expires_at > started_at)
+) with (
+    autovacuum_vacuum_scale_factor = 0.02
+);
+alter table fairq.leases enable row level security;
+alter table fairq.leases force row level security;
+
+comment on table fairq.leases is 'One narrow row for each running attempt.';
+comment on column fairq.leases.job_id is 'The running job.';
+comment on column fairq.leases.queue is 'Its queue.';
+comment on column fairq.leases.tenant is 'Its tenant.';
+comment on column fairq.leases.caller is 'The database role that claimed it: only this role may renew, complete, fail or release.';
+comment on column fairq.leases.lease_owner is 'What the worker calls itself. For people; the token is the identity.';
+comment on column fairq.leases.lease_token is 'The fence: new for each claim, never shown to tenants.';
+comment on column fairq.leases.attempt is 'Which attempt this is, from 1.';
+comment on column fairq.leases.started_at is 'When the attempt was handed out.';
+comment on column fairq.leases.lease_expires_at is 'From this moment the lease is dead for renew, complete and fail alike.';
+comment on column fairq.leases.cancel_requested_at is 'When the cancellation of the running job was asked for; renew tells the worker.';
+comment on column fairq.leases.dispatch is 'Number in the order of dispatch, given under the queue''s lock; with gaps.';
+
+-- finished_jobs: never updated
+
+create table fairq.finished_jobs (
+    job_id        bigint           not null,
+    queue         text             collate "C" not null,
+    tenant        text             collate "C" not null,
+    task          text             not null,
+    payload       jsonb            not null,
+    priority      smallint         not null,
+    state         text             not null,
+    attempts      integer          not null,
+    max_attempts  integer          not null,
+    run_at        timestamptz      not null,
+    cost          double precision not null,
+    operation_key text,
+    last_error    jsonb,
+    created_at    timestamptz      not null,
+    started_at    timestamptz,
+    finished_at   timestamptz      not null,
+    lease_owner   text,
+    token_hash    bytea,
+    result        jsonb,
+    constraint finished_jobs_pkey primary key (job_id),
+    constraint finished_jobs_state_known check (state in ('succeeded', 'dead', 'cancelled')),
+    constraint finished_jobs_started_iff_owned check (
+        (started_at is not null) = (lease_owner is not null)
+        and (started_at is not null) = (token_hash is not null)
+    ),
+    constraint finished_jobs_ran_unless_cancelled check (state = 'cancelled' or started_at is not null),
+    constraint finished_jobs_result_only_if_succeeded check (state = 'succeeded' or result is null)
+);
+alter table fairq.finished_jobs enable row level security;
+alter table fairq.finished_jobs force row level security;
+
+comment on table fairq.finished_jobs is 'The jobs that ended. Never updated; a row goes when retry_job() revives the job or prune() retires it.';
+comment on column fairq.finished_jobs.job_id is 'As in jobs.';
+comment on column fairq.finished_jobs.queue is 'As in jobs.';
+comment on column fairq.finished_jobs.tenant is 'As in jobs.';
+comment on column fairq.finished_jobs.task is 'As in jobs.';
+comment on column fairq.finished_jobs.payload is 'As in jobs.';
+comment on column fairq.finished_jobs.priority is 'As in jobs.';
+comment on column fairq.finished_jobs.state is 'succeeded, dead (attempts used up, or failed for good) or cancelled.';
+comment on column fairq.finished_jobs.attempts is 'Attempts made, the last one included; 0 for a job cancelled before it ever ran.';
+comment on column fairq.finished_jobs.max_attempts is 'As in jobs.';
+comment on column fairq.finished_jobs.run_at is 'As in jobs.';
+comment on column fairq.finished_jobs.cost is 'As in jobs.';
+comment on column fairq.finished_jobs.operation_key is 'As in jobs.';
+comment on column fairq.finished_jobs.last_error is 'Why the last failed attempt failed.';
+comment on column fairq.finished_jobs.created_at is 'As in jobs.';
+comment on column fairq.finished_jobs.started_at is 'Start of the attempt that ended it; null if it never ran, or was cancelled between attempts.';
+comment on column fairq.finished_jobs.finished_at is 'When it ended.';
+comment on column fairq.finished_jobs.lease_owner is 'The worker of the attempt that ended it.';
+comment on column fairq.finished_jobs.token_hash is 'sha256 of the last lease token: how a repeated complete_job() is known for what it is.';
+comment on column fairq.finished_jobs.result is 'What complete_job() was given.';
+
+-- job_log: append-only; see functions/append_only.sql
+
+create table fairq.job_log (
+    log_id     bigint      not null generated by default as identity,
+    job_id     bigint      not null,
+    queue      text        collate "C" not null,
+    tenant     text        collate "C" not null,
+    event_type text        not null,
+    attempt    integer     not null,
+    actor      text        not null,
+    started_at timestamptz,
+    details    jsonb       not null default '{}',
+    created_at timestamptz not null,
+    constraint job_log_pkey primary key (log_id),
+    constraint job_log_event_known check (event_type in (
+        'retry_scheduled', 'lease_expired', 'released', 'dead', 'cancelled', 'cancel_requested', 'rescheduled', 'revived'
+    )),
+    constraint job_log_details_is_object check (jsonb_typeof(details) = 'object')
+);
+alter table fairq.job_log enable row level security;
+alter table fairq.job_log force row level security;
+
+comment on table fairq.job_log is 'Append-only: the transitions no other row records. The whole timeline of a job is the view job_events. Holds no lease token.';
+comment on column fairq.job_log.log_id is 'Identity, rising.';
+comment on column fairq.job_log.job_id is 'The job.';
+comment on column fairq.job_log.queue is 'Its queue.';
+comment on column fairq.job_log.tenant is 'Its tenant.';
+comment on column fairq.job_log.event_type is 'What happened.';
+comment on column fairq.job_log.attempt is 'The attempt it happened to; of a waiting job, the attempts so far.';
+comment on column fairq.job_log.actor is 'Who did it: the worker''s name, or the role.';
+comment on column fairq.job_log.started_at is 'Start of the attempt that this event ended; null if it ended none.';
+comment on column fairq.job_log.details is 'What else is known: the error, the delay.';
+comment on column fairq.job_log.created_at is 'When.';
+
+-- job_keys: idempotency that outlives the job
+
+create table fairq.job_keys (
+    tenant        text        collate "C" not null,
+    operation_key text        collate "C" not null,
+    job_id        bigint      not null,
+    payload_hash  bytea       not null,
+    expires_at    timestamptz not null,
+    constraint job_keys_pkey primary key (tenant, operation_key)
+);
+alter table fairq.job_keys enable row level security;
+alter table fairq.job_keys force row level security;
+
+comment on table fairq.job_keys is 'Which job an idempotency key stands for, per tenant, until the key expires.';
+comment on column fairq.job_keys.tenant is 'Keys of different tenants never meet.';
+comment on column fairq.job_keys.operation_key is 'The key, chosen by the producer.';
+comment on column fairq.job_keys.job_id is 'The job it stands for, also after that job has ended.';
+comment on column fairq.job_keys.payload_hash is 'sha256 of task and payload: a key used again for something else is a mistake (QF002).';
+comment on column fairq.job_keys.expires_at is 'From this moment the key is free again.';
+
+-- what operators want
+
+create table fairq.queues (
+    queue            text             collate "C" not null,
+    paused           boolean          not null default false,
+    default_lease    interval         not null default '30 seconds',
+    longest_lease    interval         not null default '1 hour',
+    max_attempts     integer          not null default 5,
+    backoff_base     interval         not null default '5 seconds',
+    backoff_cap      interval         not null default '1 hour',
+    backoff_jitter   double precision not null default 0.2,
+    payload_limit    integer          not null default 262144,
+    key_ttl          interval         not null default '1 day',
+    retention        interval         not null default '7 days',
+    notify           boolean          not null default false,
+    constraint queues_pkey primary key (queue),
+    constraint queues_name_not_empty check (queue <> ''),
+    constraint queues_leases_in_range check (
+        default_lease > interval '0' and default_lease <= longest_lease and longest_lease <= interval '7 days'
+    ),
+    constraint queues_max_attempts_in_range check (max_attempts between 1 and 1000),
+    constraint queues_backoff_in_range check (
+        backoff_base >= interval '0' and backoff_base <= backoff_cap and backoff_cap <= interval '365 days'
+        and backoff_jitter between 0 and 1
+    ),
+    constraint queues_payload_limit_in_range check (payload_limit between 2 and 67108864),
+    constraint queues_times_in_range check (
+        key_ttl > interval '0' and key_ttl <= interval '3650 days'
+        and retention >= interval '0' and retention <= interval '3650 days'
+    )
+);
+alter table fairq.queues enable row level security;
+alter table fairq.queues force row level security;
+
+comment on table fairq.queues is 'Settings of a queue. A queue need not be declared: one without a row has those of the row *.';
+comment on column fairq.queues.queue is 'The queue, or * for all that have no row of their own.';
+comment on column fairq.queues.paused is 'Claims return nothing; everything else goes on.';
+comment on column fairq.queues.default_lease is 'The lease of a claim or renewal that names none.';
+comment on column fairq.queues.longest_lease is 'No claim or renewal may ask for more.';
+comment on column fairq.queues.max_attempts is 'Of a job that names none.';
+comment on column fairq.queues.backoff_base is 'Wait before the second attempt; doubles with each further one.';
+comment on column fairq.queues.backoff_cap is 'Longest wait between attempts.';
+comment on column fairq.queues.backoff_jitter is 'Share of the wait, 0 to 1, that is drawn at random so that jobs that failed together do not come back together.';
+comment on column fairq.queues.payload_limit is 'Longest payload and longest result, in bytes of JSON text.';
+comment on column fairq.queues.key_ttl is 'How long an idempotency key stands that names no time of its own.';
+comment on column fairq.queues.retention is 'How long ended jobs are kept; see prune().';
+comment on column fairq.queues.notify is 'Wake listeners when a job arrives in a queue that a worker found empty. Off by default: a NOTIFY takes a lock of the whole database at commit.';
+
+create table fairq.tenants (
+    queue       text             collate "C" not null,
+    tenant      text             collate "C" not null,
+    weight      double precision not null default 1,
+    max_running integer,
+    paused      boolean          not null default false,
+    changed_xid xid8             not null default pg_current_xact_id(),
+    -- tenant first: the look's scan by (queue, changed_xid) must have no second index to be tempted by
+    constraint tenants_pkey primary key (tenant, queue),
+    constraint tenants_names_not_empty check (queue <> '' and tenant <> ''),
+    constraint tenants_weight_in_range check (weight >= 0.001 and weight <= 1000000),
+    constraint tenants_max_running_not_negative check (max_running >= 0)
+);
+alter table fairq.tenants enable row level security;
+alter table fairq.tenants force row level security;
+
+comment on table fairq.tenants is 'What the operator wants of a tenant in a queue. A missing row means weight 1, no cap, not paused. The scheduler learns of a change through its look.';
+comment on column fairq.tenants.queue is 'The queue.';
+comment on column fairq.tenants.tenant is 'The tenant.';
+comment on column fairq.tenants.weight is 'Its share: weight 3 gets three times what weight 1 gets, while both have work. 0.001 to 1,000,000.';
+comment on column fairq.tenants.max_running is 'At most this many of its jobs run at once; null: no cap; 0: none starts.';
+comment on column fairq.tenants.paused is 'Nothing of it is started; what runs goes on.';
+comment on column fairq.tenants.changed_xid is 'The transaction that last changed the row (set by a trigger): how the scheduler learns of it.';
+
+-- the scheduler's own state: written by nothing else
+
+create table fairq.flows (
+    queue       text             collate "C" not null,
+    tenant      text             collate "C" not null,
+    weight      double precision not null,
+    max_running integer,
+    paused      boolean          not null,
+    vtime       bigint           not null,
+    running     integer          not null default 0,
+    head_at     timestamptz[]    not null,
+    head_id     bigint[]         not null,
+    served      bigint           not null default 0,
+    stamp       bigint           not null default 0,
+    charge      bigint           not null generated always as (greatest(1, round(1000 * 2520 / weight))::bigint) stored,
+    has_work    boolean          not null generated always as (
+        coalesce(head_id[1], head_id[2], head_id[3], head_id[4]) is not null
+    ) stored,
+    eligible    boolean          not null generated always as (
+        coalesce(head_id[1], head_id[2], head_id[3], head_id[4]) is not null
+        and not paused and (max_running is null or running < max_running)
+    ) stored,
+    constraint flows_running_not_negative check (running >= 0),
+    constraint flows_four_heads check (cardinality(head_at) = 4 and cardinality(head_id) = 4)
+) with (
+    -- rows are narrow and updated all the time: room on the page, and vacuum early
+    fillfactor = 50, autovacuum_vacuum_scale_factor = 0.02
+);
+alter table fairq.flows enable row level security;
+alter table fairq.flows force row level security;
+
+comment on table fairq.flows is 'Where the scheduler has got to with a tenant. Written only under the queue''s lock.';
+comment on column fairq.flows.queue is 'The queue.';
+comment on column fairq.flows.tenant is 'The tenant.';
+comment on column fairq.flows.weight is 'Copied from tenants by the look.';
+comment on column fairq.flows.max_running is 'Copied from tenants by the look.';
+comment on column fairq.flows.paused is 'Copied from tenants by the look.';
+comment on column fairq.flows.vtime is 'Virtual time: the start tag of its next job. The least goes first.';
+comment on column fairq.flows.running is 'Its leases, as far as the scheduler has looked.';
+comment on column fairq.flows.head_at is 'For each priority, from 0: no queued job of it runs before this place. Null: none is known.';
+comment on column fairq.flows.head_id is 'The job id of that place.';
+comment on column fairq.flows.served is 'Dispatch number of its last job; breaks ties for the one served longest ago.';
+comment on column fairq.flows.stamp is 'Rises with each version of the row, so that the newest is found first however many dead ones a held snapshot keeps.';
+comment on column fairq.flows.charge is 'What one job adds to vtime: 1,000 a job, times 2,520 (the least common multiple of 1 to 10, so that small weights divide evenly), over the weight.';
+comment on column fairq.flows.has_work is 'Backlogged, as far as the scheduler has looked.';
+comment on column fairq.flows.eligible is 'In the pick order: backlogged, not paused, below its cap.';
+
+create table fairq.schedulers (
+    queue text collate "C" not null,
+    constraint schedulers_pkey primary key (queue)
+);
+alter table fairq.schedulers enable row level security;
+alter table fairq.schedulers force row level security;
+
+comment on table fairq.schedulers is 'One row per queue, only ever locked: the queue''s lock.';
+comment on column fairq.schedulers.queue is 'The queue.';
+
+create table fairq.ticks (
+    queue             text        collate "C" not null,
+    tick_id           bigint      not null,
+    ticked_at         timestamptz not null,
+    boot_at           timestamptz not null,
+    system_identifier bigint      not null,
+    seen              pg_snapshot not null,
+    own_xid           xid8        not null,
+    virtual_time      bigint      not null,
+    pick_floor        bigint      not null,
+    promote_floor     timestamptz not null,
+    expire_floor      timestamptz not null,
+    found_empty       boolean     not null,
+    constraint ticks_pkey primary key (queue, tick_id)
+) with (
+    autovacuum_vacuum_scale_factor = 0.02
+);
+alter table fairq.ticks enable row level security;
+alter table fairq.ticks force row level security;
+
+comment on table fairq.ticks is 'The scheduler''s memory: the newest row of a queue. A new row replaces the last one instead of updating it, so that reading it never walks dead versions.';
+comment on column fairq.ticks.queue is 'The queue.';
+comment on column fairq.ticks.tick_id is 'Rising by one.';
+comment on column fairq.ticks.ticked_at is 'When.';
+comment on column fairq.ticks.boot_at is 'Start of the server it was written on; another one means a restart, or another server.';
+comment on column fairq.ticks.system_identifier is 'The cluster it was written on: transaction ids of another one mean nothing here.';
+comment on column fairq.ticks.seen is 'What the look had seen: the next one reads what this snapshot had not.';
+comment on column fairq.ticks.own_xid is 'The transaction of the look, whose own changes it left to the next.';
+comment on column fairq.ticks.virtual_time is 'Virtual time of the queue at the look; never falls.';
+comment on column fairq.ticks.pick_floor is 'No eligible flow has a lower vtime.';
+comment on column fairq.ticks.promote_floor is 'No scheduled job that the look has seen is due before.';
+comment on column fairq.ticks.expire_floor is 'No lease expires before.';
+comment on column fairq.ticks.found_empty is 'The claim found less than it asked for: the next enqueue may wake listeners.';
+
+create table fairq.settlements (
+    queue     text    collate "C" not null,
+    tenant    text    collate "C" not null,
+    ended_xid xid8    not null default pg_current_xact_id(),
+    attempts  integer not null,
+    constraint settlements_attempts_positive check (attempts > 0)
+) with (
+    autovacuum_vacuum_scale_factor = 0.02
+);
+alter table fairq.settlements enable row level security;
+alter table fairq.settlements force row level security;
+
+comment on table fairq.settlements is 'Attempts that ended, for the scheduler to know: its second feed. The look that reads a row deletes it.';
+comment on column fairq.settlements.queue is 'The queue.';
+comment on column fairq.settlements.tenant is 'The tenant.';
+comment on column fairq.settlements.ended_xid is 'The transaction in which they ended.';
+comment on column fairq.settlements.attempts is 'How many.';
+
+-- who may do what, beyond the right to call a function
+
+create table fairq.access_grants (
+    role_name text not null,
+    verb      text not null,
+    queue     text collate "C" not null default '*',
+    tenant    text collate "C" not null default '*',
+    constraint access_grants_pkey primary key (role_name, verb, queue, tenant),
+    constraint access_grants_verb_known check (verb in ('claim', 'enqueue', 'cancel'))
+);
+alter table fairq.access_grants enable row level security;
+alter table fairq.access_grants force row level security;
+
+comment on table fairq.access_grants is 'Which queues and tenants a role may claim from, enqueue for and cancel. Without a row: none.';
+comment on column fairq.access_grants.role_name is 'A role; it counts for every login that has it.';
+comment on column fairq.access_grants.verb is 'claim, enqueue or cancel.';
+comment on column fairq.access_grants.queue is 'The queue; * for all.';
+comment on column fairq.access_grants.tenant is 'The tenant; * for all; @own for current_tenant_id().';
+
+create sequence fairq.dispatch_seq;
+comment on sequence fairq.dispatch_seq is 'Numbers dispatches in the order of their queue''s lock; one value for each pass of a claim.';
+
+--
+-- schema/indexes.sql
+--
+
+--
+-- Indexes, each under the name of the room that rides it
+--
+-- Every hot read starts at a cursor, never at a dead beginning, and each statement is shaped so that one index serves it.
+
+-- claim: the head jobs of one tenant, from its head onwards
+create index jobs_claim_idx
+    on fairq.jobs (queue, tenant, priority, run_at, job_id)
+    where state = 'queued';
+comment on index fairq.jobs_claim_idx is 'Ridden by _pick: a tenant''s jobs in their order, from its head.';
+
+-- the scheduler's look: what changed since the last one
+create index jobs_look_idx on fairq.jobs (queue, changed_xid);
+comment on index fairq.jobs_look_idx is 'Ridden by _look: jobs by the transaction that changed them.';
+
+-- promote: what is due, from the promote floor
+create index jobs_promote_idx
+    on fairq.jobs (queue, run_at, job_id)
+    where state = 'scheduled';
+comment on index fairq.jobs_promote_idx is 'Ridden by promote: scheduled jobs by the time they are due.';
+
+-- expire: leases that are over, from the expire floor
+create index leases_expire_idx on fairq.leases (queue, lease_expires_at);
+comment on index fairq.leases_expire_idx is 'Ridden by expire: leases by the time they end.';
+
+-- the timeline of one job
+create index job_log_timeline_idx on fairq.job_log (job_id, log_id);
+comment on index fairq.job_log_timeline_idx is 'Ridden by job_events: the transitions of one job.';
+
+-- the scheduler's look at operators' wishes
+create index tenants_look_idx on fairq.tenants (queue, changed_xid);
+comment on index fairq.tenants_look_idx is 'Ridden by _look: tenants'' rows by the transaction that changed them.';
+
+-- a flow by its key, newest version first: under a held snapshot the dead versions are never walked
+create index flows_key_idx on fairq.flows (queue, tenant, stamp desc);
+comment on index fairq.flows_key_idx is 'Ridden by _apply: a tenant''s flow, newest version first.';
+
+-- the pick order. The whole tie-break is in the index, so that a limit cuts between equals by the rule and not by luck;
+-- and eligible is a column of it rather than its condition, so that it also ends in the greatest vtime of the queue.
+create index flows_pick_idx on fairq.flows (queue, eligible, vtime, charge, served, tenant);
+comment on index fairq.flows_pick_idx is 'Ridden by _pick and _virtual_time: flows in pick order.';
+
+-- the scheduler's look at ended attempts
+create index settlements_look_idx on fairq.settlements (queue, ended_xid);
+comment on index fairq.settlements_look_idx is 'Ridden by _look: ended attempts by the transaction they ended in.';
+
+--
+-- schema/views.sql
+--
+
+--
+-- Views: with the rights of whoever reads them, so that a tenant sees its own jobs and nobody else's
+--
+
+create view fairq.all_jobs with (security_invoker = true) as
+select
+    j.job_id, j.queue, j.tenant, j.task, j.payload, j.priority,
+    case when l.job_id is null then j.state else 'running' end as state,
+    coalesce(l.attempt, j.attempts) as attempts,
+    j.max_attempts, j.run_at, j.cost, j.operation_key, j.last_error, j.created_at,
+    l.started_at, null::timestamptz as finished_at, l.lease_owner, l.cancel_requested_at, null::jsonb as result
+from fairq.jobs as j
+left join fairq.leases as l on l.job_id = j.job_id
+union all
+select
+    f.job_id, f.queue, f.tenant, f.task, f.payload, f.priority,
+    f.state,
+    f.attempts,
+    f.max_attempts, f.run_at, f.cost, f.operation_key, f.last_error, f.created_at,
+    f.started_at, f.finished_at, f.lease_owner, null::timestamptz, f.result
+from fairq.finished_jobs as f;
+
+comment on view fairq.all_jobs is 'One row per job, wherever it is, with its state as users think of it: scheduled, queued, running, succeeded, dead, cancelled.';
+
+create view fairq.job_events with (security_invoker = true) as
+select j.job_id, j.queue, j.tenant, 'created' as event_type, 0 as attempt, null::text as actor, '{}'::jsonb as details, j.created_at
+from fairq.jobs as j
+union all
+select f.job_id, f.queue, f.tenant, 'created', 0, null, '{}', f.created_at
+from fairq.finished_jobs as f
+union all
+-- an attempt that runs, one that succeeded, and those that ended otherwise
+select l.job_id, l.queue, l.tenant, 'claimed', l.attempt, l.lease_owner, '{}', l.started_at
+from fairq.leases as l
+union all
+select f.job_id, f.queue, f.tenant, 'claimed', f.attempts, f.lease_owner, '{}', f.started_at
+from fairq.finished_jobs as f
+where f.state = 'succeeded'
+union all
+select g.job_id, g.queue, g.tenant, 'claimed', g.attempt, g.actor, '{}', g.started_at
+from fairq.job_log as g
+where g.started_at is not null
+union all
+select f.job_id, f.queue, f.tenant, 'succeeded', f.attempts, f.lease_owner, '{}', f.finished_at
+from fairq.finished_jobs as f
+where f.state = 'succeeded'
+union all
+select g.job_id, g.queue, g.tenant, g.event_type, g.attempt, g.actor, g.details, g.created_at
+from fairq.job_log as g;
+
+comment on view fairq.job_events is 'The whole timeline of every job. created, claimed and succeeded come from the rows that hold the job, so that a job that goes well costs no extra write. Order by created_at, attempt.';
+
+--
+-- schema/functions/tenant_identity.sql
+--
+
+--
+-- who is the tenant: the one place that says so; policies and functions ask it
+--
+
+create or replace function fairq.current_tenant_id()
+    returns text
+    language sql
+    stable
+    parallel safe
+    set search_path = pg_catalog, pg_temp
+as $fn$
+    -- After a SET LOCAL has ended the setting is empty, not null.
+    select nullif(pg_catalog.current_setting('app.tenant_id', true), '')
+$fn$;
+comment on function fairq.current_tenant_id() is 'The tenant this session acts for: the setting app.tenant_id, null when there is none. It trusts the connection to say so: use it where your own code opens the connection.';
+revoke all on function fairq.current_tenant_id() from public;
+grant execute on function fairq.current_tenant_id() to fairq_owner, fairq_api, fairq_worker, fairq_producer, fairq_tenant, fairq_operator;
+
+--
+-- schema/policies.sql
+--
+
+--
+-- Row-level security: one policy for each role and right
+--
+-- Forced on every table, the owner's included, so each power has a policy of its own: without one, its reads would
+-- silently find nothing. What a policy lets through is cut down further by the column rights in grants.sql.
+
+-- the owner: migrations and retention
+
+create policy owner_does_all on fairq.jobs to fairq_owner using (true) with check (true);
+create policy owner_does_all on fairq.leases to fairq_owner using (true) with check (true);
+create policy owner_does_all on fairq.finished_jobs to fairq_owner using (true) with check (true);
+create policy owner_does_all on fairq.job_log to fairq_owner using (true) with check (true);
+create policy owner_does_all on fairq.job_keys to fairq_owner using (true) with check (true);
+create policy owner_does_all on fairq.queues to fairq_owner using (true) with check (true);
+create policy owner_does_all on fairq.tenants to fairq_owner using (true) with check (true);
+create policy owner_does_all on fairq.flows to fairq_owner using (true) with check (true);
+create policy owner_does_all on fairq.schedulers to fairq_owner using (true) with check (true);
+create policy owner_does_all on fairq.ticks to fairq_owner using (true) with check (true);
+create policy owner_does_all on fairq.settlements to fairq_owner using (true) with check (true);
+create policy owner_does_all on fairq.access_grants to fairq_owner using (true) with check (true);
+
+-- the functions callers run
+
+create policy api_reads on fairq.jobs for select to fairq_api using (true);
+create policy api_adds on fairq.jobs for insert to fairq_api with check (true);
+create policy api_changes on fairq.jobs for update to fairq_api using (true) with check (true);
+create policy api_removes on fairq.jobs for delete to fairq_api using (true);
+
+create policy api_reads on fairq.leases for select to fairq_api using (true);
+create policy api_adds on fairq.leases for insert to fairq_api with check (true);
+create policy api_changes on fairq.leases for update to fairq_api using (true) with check (true);
+create policy api_removes on fairq.leases for delete to fairq_api using (true);
+
+create policy api_reads on fairq.finished_jobs for select to fairq_api using (true);
+create policy api_adds on fairq.finished_jobs for insert to fairq_api with check (true);
+-- lock only: retry_job() must hold the row it is about to move
+create policy api_locks on fairq.finished_jobs for update to fairq_api using (true) with check (false);
+create policy api_removes on fairq.finished_jobs for delete to fairq_api using (true);
+
+create policy api_reads on fairq.job_log for select to fairq_api using (true);
+create policy api_adds on fairq.job_log for insert to fairq_api with check (true);
+
+create policy api_reads on fairq.job_keys for select to fairq_api using (true);
+create policy api_adds on fairq.job_keys for insert to fairq_api with check (true);
+create policy api_changes on fairq.job_keys for update to fairq_api using (true) with check (true);
+
+create policy api_reads on fairq.queues for select to fairq_api using (true);
+create policy api_adds on fairq.queues for insert to fairq_api with check (true);
+create policy api_changes on fairq.queues for update to fairq_api using (true) with check (true);
+
+create policy api_reads on fairq.tenants for select to fairq_api using (true);
+create policy api_adds on fairq.tenants for insert to fairq_api with check (true);
+create policy api_changes on fairq.tenants for update to fairq_api using (true) with check (true);
+
+create policy api_reads on fairq.flows for select to fairq_api using (true);
+create policy api_adds on fairq.flows for insert to fairq_api with check (true);
+create policy api_changes on fairq.flows for update to fairq_api using (true) with check (true);
+
+create policy api_reads on fairq.schedulers for select to fairq_api using (true);
+create policy api_adds on fairq.schedulers for insert to fairq_api with check (true);
+-- lock only. Without a policy for update, select ... for update would find no row, and say nothing.
+create policy api_locks on fairq.schedulers for update to fairq_api using (true) with check (false);
+
+create policy api_reads on fairq.ticks for select to fairq_api using (true);
+create policy api_adds on fairq.ticks for insert to fairq_api with check (true);
+create policy api_removes on fairq.ticks for delete to fairq_api using (true);
+
+create policy api_reads on fairq.settlements for select to fairq_api using (true);
+create policy api_adds on fairq.settlements for insert to fairq_api with check (true);
+create policy api_removes on fairq.settlements for delete to fairq_api using (true);
+
+create policy api_reads on fairq.access_grants for select to fairq_api using (true);
+
+-- tenants: their own rows, whatever other roles the login may have
+
+create policy tenant_reads_own on fairq.jobs for select to fairq_tenant
+using (tenant = (select fairq.current_tenant_id()));
+create policy tenant_fence on fairq.jobs as restrictive to fairq_tenant
+using (tenant = (select fairq.current_tenant_id()));
+
+create policy tenant_reads_own on fairq.leases for select to fairq_tenant
+using (tenant = (select fairq.current_tenant_id()));
+create policy tenant_fence on fairq.leases as restrictive to fairq_tenant
+using (tenant = (select fairq.current_tenant_id()));
+
+create policy tenant_reads_own on fairq.finished_jobs for select to fairq_tenant
+using (tenant = (select fairq.current_tenant_id()));
+create policy tenant_fence on fairq.finished_jobs as restrictive to fairq_tenant
+using (tenant = (select fairq.current_tenant_id()));
+
+create policy tenant_reads_own on fairq.job_log for select to fairq_tenant
+using (tenant = (select fairq.current_tenant_id()));
+create policy tenant_fence on fairq.job_log as restrictive to fairq_tenant
+using (tenant = (select fairq.current_tenant_id()));
+
+-- operators: see everything, and say who may do what
+
+create policy operator_reads on fairq.jobs for select to fairq_operator using (true);
+create policy operator_reads on fairq.leases for select to fairq_operator using (true);
+create policy operator_reads on fairq.finished_jobs for select to fairq_operator using (true);
+create policy operator_reads on fairq.job_log for select to fairq_operator using (true);
+create policy operator_reads on fairq.job_keys for select to fairq_operator using (true);
+create policy operator_reads on fairq.queues for select to fairq_operator using (true);
+create policy operator_reads on fairq.tenants for select to fairq_operator using (true);
+create policy operator_reads on fairq.flows for select to fairq_operator using (true);
+create policy operator_reads on fairq.schedulers for select to fairq_operator using (true);
+create policy operator_reads on fairq.ticks for select to fairq_operator using (true);
+create policy operator_reads on fairq.settlements for select to fairq_operator using (true);
+create policy operator_grants on fairq.access_grants to fairq_operator using (true) with check (true);
+
+--
+-- schema/grants.sql
+--
+
+--
+-- Rights on tables, column by column where a table holds more than the role needs
+--
+
+revoke all on all tables in schema fairq from public;
+revoke all on all sequences in schema fairq from public;
+
+grant usage on type
+    fairq.enqueued_job, fairq.enqueue_outcome, fairq.claimed_job, fairq.job_outcome,
+    fairq.queue_stat, fairq.tenant_stat, fairq.new_job, fairq.news, fairq.moved, fairq.pick
+to fairq_api;
+
+-- the functions: never a change of tenant, payload or id; never a change of the log; delete only where a job moves on
+grant select, insert, delete on fairq.jobs to fairq_api;
+grant update (state, priority, attempts, run_at, last_error, changed_xid) on fairq.jobs to fairq_api;
+grant select, insert, delete on fairq.leases to fairq_api;
+grant update (lease_expires_at, cancel_requested_at) on fairq.leases to fairq_api;
+grant select, insert, delete on fairq.finished_jobs to fairq_api;
+-- one column, only so that its rows may be locked; the policy lets no update through
+grant update (state) on fairq.finished_jobs to fairq_api;
+grant select, insert on fairq.job_log to fairq_api;
+grant select, insert on fairq.job_keys to fairq_api;
+grant update (job_id, payload_hash, expires_at) on fairq.job_keys to fairq_api;
+grant select, insert, update on fairq.queues to fairq_api;
+grant select, insert, update on fairq.tenants to fairq_api;
+grant select, insert, update on fairq.flows to fairq_api;
+grant select, insert, update on fairq.schedulers to fairq_api;
+grant select, insert, delete on fairq.ticks to fairq_api;
+grant select, insert, delete on fairq.settlements to fairq_api;
+grant select on fairq.access_grants to fairq_api;
+-- ids are drawn before the row is written where a key has to name its job
+grant usage on sequence fairq.jobs_job_id_seq, fairq.dispatch_seq to fairq_api;
+
+-- tenants: no token, no hash, nothing of the scheduler
+grant select on fairq.all_jobs, fairq.job_events to fairq_tenant;
+grant select (
+    job_id, queue, tenant, task, payload, priority, state, attempts, max_attempts, run_at, cost, operation_key,
+    last_error, created_at
+) on fairq.jobs to fairq_tenant;
+grant select (job_id, queue, tenant, lease_owner, attempt, started_at, cancel_requested_at) on fairq.leases to fairq_tenant;
+grant select (
+    job_id, queue, tenant, task, payload, priority, state, attempts, max_attempts, run_at, cost, operation_key,
+    last_error, created_at, started_at, finished_at, lease_owner, result
+) on fairq.finished_jobs to fairq_tenant;
+grant select on fairq.job_log to fairq_tenant;
+
+-- operators: everything but the fences
+grant select on fairq.all_jobs, fairq.job_events to fairq_operator;
+grant select on
+    fairq.jobs, fairq.job_log, fairq.job_keys, fairq.queues, fairq.tenants, fairq.flows, fairq.schedulers, fairq.ticks,
+    fairq.settlements
+to fairq_operator;
+grant select (
+    job_id, queue, tenant, caller, lease_owner, attempt, started_at, lease_expires_at, cancel_requested_at, dispatch
+) on fairq.leases to fairq_operator;
+grant select (
+    job_id, queue, tenant, task, payload, priority, state, attempts, max_attempts, run_at, cost, operation_key,
+    last_error, created_at, started_at, finished_at, lease_owner, result
+) on fairq.finished_jobs to fairq_operator;
+grant select, insert, update, delete on fairq.access_grants to fairq_operator;
+
+--
+-- schema/defaults.sql
+--
+
+--
+-- First rows: the product works out of the box, operators narrow it
+--
+
+-- the settings of every queue that has no row of its own
+insert into fairq.queues (queue) values ('*');
+
+-- being in a group gives the right to call; these rows say for which queues and tenants
+insert into fairq.access_grants (role_name, verb, queue, tenant)
+values
+    ('fairq_worker', 'claim', '*', '*'),
+    ('fairq_producer', 'enqueue', '*', '*'),
+    ('fairq_producer', 'cancel', '*', '*'),
+    ('fairq_operator', 'cancel', '*', '*'),
+    ('fairq_tenant', 'enqueue', '*', '@own'),
+    ('fairq_tenant', 'cancel', '*', '@own');
+
+--
+-- schema/install.sql
+--
+
+-- owned by fairq_owner: the few functions that need its power
+
+--
+-- schema/functions/version.sql
+--
+
+--
+-- version: which schema this is, for whoever has no other record
+--
+
+create or replace function fairq.schema_version()
+    returns integer
+    language sql
+    immutable
+    parallel safe
+    set search_path = pg_catalog, pg_temp
+as $fn$
+    select 1
+$fn$;
+comment on function fairq.schema_version() is 'The schema version installed here: the number of the last migration.';
+revoke all on function fairq.schema_version() from public;
+grant execute on function fairq.schema_version() to fairq_api, fairq_worker, fairq_producer, fairq_tenant, fairq_operator;
+
+--
+-- schema/functions/append_only.sql
+--
+
+--
+-- append-only: the log tells what happened, and nobody edits it, the owner included
+--
+
+create or replace function fairq._refuse_log_change()
+    returns trigger
+    language plpgsql
+    set search_path = pg_catalog, pg_temp
+as $fn$
+-- The one way out: prune() retires the rows of a job that is gone from everywhere.
+begin
+    if tg_op = 'DELETE' then
+        if not exists (select from fairq.jobs as j where j.job_id = old.job_id)
+           and not exists (select from fairq.finished_jobs as f where f.job_id = old.job_id) then
+            return old;
+        end if;
+    end if;
+
+    raise exception 'job_log is append-only: % refused', lower(tg_op)
+        using errcode = '42501', hint = 'Rows go with their job, by prune().';
+end
+$fn$;
+comment on function fairq._refuse_log_change() is 'Trigger: refuses every change of job_log but the retirement of a job''s rows once the job itself is gone.';
+revoke all on function fairq._refuse_log_change() from public;
+
+create trigger job_log_rows_stay
+before update or delete on fairq.job_log
+for each row execute function fairq._refuse_log_change();
+create trigger job_log_table_stays
+before truncate on fairq.job_log
+for each statement execute function fairq._refuse_log_change();
+-- always: also for a session that replays as a replica
+alter table fairq.job_log enable always trigger job_log_rows_stay;
+alter table fairq.job_log enable always trigger job_log_table_stays;
+
+--
+-- schema/functions/operator_rows.sql
+--
+
+--
+-- operators' rows: a change of a tenant's row reaches the scheduler through its look
+--
+
+create or replace function fairq._mark_tenant_changed()
+    returns trigger
+    language plpgsql
+    set search_path = pg_catalog, pg_temp
+as $fn$
+begin
+    new.changed_xid := pg_current_xact_id();
+    return new;
+end
+$fn$;
+comment on function fairq._mark_tenant_changed() is 'Trigger: stamps a tenant''s row with the transaction that changed it.';
+revoke all on function fairq._mark_tenant_changed() from public;
+
+create trigger tenants_mark_changed
+before insert or update on fairq.tenants
+for each row execute function fairq._mark_tenant_changed();
+
+create or replace function fairq._keep_tenant_row()
+    returns trigger
+    language plpgsql
+    set search_path = pg_catalog, pg_temp
+as $fn$
+-- A row that is gone cannot say so; one with the defaults means the same and can.
+begin
+    insert into fairq.tenants (queue, tenant) values (old.queue, old.tenant);
+    return null;
+end
+$fn$;
+comment on function fairq._keep_tenant_row() is 'Trigger: a deleted tenant''s row leaves a row of defaults, so that the scheduler learns of it.';
+revoke all on function fairq._keep_tenant_row() from public;
+
+create trigger tenants_keep_row
+after delete on fairq.tenants
+for each row execute function fairq._keep_tenant_row();
+
+--
+-- schema/functions/prune.sql
+--
+
+--
+-- prune: ended jobs go when their time is over
+--
+-- Owned by fairq_owner: the functions callers run have no right to make history disappear.
+
+create or replace function fairq.prune(p_limit integer default 10000)
+    returns integer
+    language plpgsql
+    security definer
+    set search_path = pg_catalog, pg_temp
+    set enable_hashjoin = off
+    set enable_mergejoin = off
+as $fn$
+-- succeeded, dead, cancelled -> gone, with their log; and keys that have expired. Never a job that has not ended.
+--
+-- Locks:  finished_jobs' rows, skipping those held by others (a job being revived).
+-- Raises: 22023 when p_limit is out of range.
+declare
+    v_now  timestamptz := clock_timestamp();
+    v_jobs bigint[];
+begin
+    if p_limit is null or p_limit not between 1 and 100000 then
+        raise exception 'p_limit must be a number from 1 to 100000, not %', coalesce(p_limit::text, 'null')
+            using errcode = '22023', hint = 'Nothing was changed.';
+    end if;
+
+    with old as materialized (
+        select f.ctid as row_id
+        from fairq.finished_jobs as f
+        where f.finished_at < v_now - coalesce(
+            (select q.retention from fairq.queues as q where q.queue = f.queue),
+            (select q.retention from fairq.queues as q where q.queue = '*')
+        )
+        limit p_limit
+        for update of f skip locked
+    ), gone as (
+        delete from fairq.finished_jobs as f using old as o where f.ctid = o.row_id returning f.job_id
+    )
+    select coalesce(array_agg(g.job_id order by g.job_id), '{}') into v_jobs from gone as g;
+
+    delete from fairq.job_log as g
+    where g.log_id in (
+        select l.log_id
+        from unnest(v_jobs) as u(job_id)
+        cross join lateral (select gg.log_id from fairq.job_log as gg where gg.job_id = u.job_id offset 0) as l
+    );
+    delete from fairq.job_keys as k where k.expires_at < v_now;
+    return cardinality(v_jobs);
+end
+$fn$;
+comment on function fairq.prune(integer) is 'Removes ended jobs older than their queue''s retention, at most p_limit, with their log, and expired idempotency keys; returns how many jobs went. Call it until it returns 0.';
+revoke all on function fairq.prune(integer) from public;
+grant execute on function fairq.prune(integer) to fairq_operator;
+
+--
+-- schema/install.sql
+--
+
+-- owned by fairq_api: everything callers run, in the order of a job's life
+set local role fairq_api;
+
+--
+-- schema/functions/_shared.sql
+--
+
+--
+-- shared: what several rooms use
+--
+
+create or replace function fairq._refuse(p_name text, p_value text, p_rule text)
+    returns void
+    language plpgsql
+    set search_path = pg_catalog, pg_temp
+as $fn$
+-- The one place that raises 22023.
+begin
+    raise exception '% must be %, not %', p_name, p_rule, coalesce(left(p_value, 100), 'null')
+        using errcode = '22023', hint = 'Nothing was changed.';
+end
+$fn$;
+comment on function fairq._refuse(text, text, text) is 'Raises 22023: the argument, the rule and the value. Internal.';
+revoke all on function fairq._refuse(text, text, text) from public;
+
+create or replace function fairq._check_name(p_name text, p_value text, p_longest integer)
+    returns void
+    language plpgsql
+    set search_path = pg_catalog, pg_temp
+as $fn$
+-- Raises: 22023 for a name that is null, blank, reserved or too long. Names are kept as they are, never cut.
+begin
+    if p_value is null or btrim(p_value) = '' or p_value in ('*', '@own') or octet_length(p_value) > p_longest then
+        perform fairq._refuse(
+            p_name, p_value, format('a name of 1 to %s bytes, not blank, not * or @own', p_longest)
+        );
+    end if;
+end
+$fn$;
+comment on function fairq._check_name(text, text, integer) is 'Raises 22023 for a queue, tenant, task or owner that cannot be one. Internal.';
+revoke all on function fairq._check_name(text, text, integer) from public;
+
+create or replace function fairq._check_span(p_name text, p_value interval, p_least interval, p_most interval)
+    returns void
+    language plpgsql
+    set search_path = pg_catalog, pg_temp
+as $fn$
+-- Raises: 22023 for a span of time that is null or out of range; infinite ones are out of every range.
+begin
+    if p_value is null or p_value < p_least or p_value > p_most then
+        perform fairq._refuse(p_name, p_value::text, format('an interval from %s to %s', p_least, p_most));
+    end if;
+end
+$fn$;
+comment on function fairq._check_span(text, interval, interval, interval) is 'Raises 22023 for an interval out of range. Internal.';
+revoke all on function fairq._check_span(text, interval, interval, interval) from public;
+
+create or replace function fairq._check_batch(p_job_ids bigint[], p_tokens uuid[])
+    returns void
+    language plpgsql
+    set search_path = pg_catalog, pg_temp
+as $fn$
+-- Raises: 22023 unless the two arrays are of one length, from 1 to 1,000, with no null in them.
+begin
+    if p_job_ids is null or p_tokens is null or cardinality(p_job_ids) <> cardinality(p_tokens)
+       or cardinality(p_job_ids) not between 1 and 1000 then
+        perform fairq._refuse(
+            'p_job_ids and p_tokens', format('%s and %s elements', cardinality(p_job_ids), cardinality(p_tokens)),
+            'two arrays of one length, from 1 to 1000'
+        );
+    end if;
+    if array_position(p_job_ids, null) is not null or array_position(p_tokens, null) is not null then
+        perform fairq._refuse('p_job_ids and p_tokens', 'null', 'free of nulls');
+    end if;
+end
+$fn$;
+comment on function fairq._check_batch(bigint[], uuid[]) is 'Raises 22023 for the arrays of a batch verb. Internal.';
+revoke all on function fairq._check_batch(bigint[], uuid[]) from public;
+
+create or replace function fairq._queue_settings(p_queue text)
+    returns fairq.queues
+    language plpgsql
+    stable
+    set search_path = pg_catalog, pg_temp
+as $fn$
+-- The queue's own row, else that of *. A queue need not be declared.
+declare
+    v_settings fairq.queues;
+begin
+    select q.* into v_settings from fairq.queues as q where q.queue = p_queue;
+    if not found then
+        select q.* into v_settings from fairq.queues as q where q.queue = '*';
+    end if;
+    return v_settings;
+end
+$fn$;
+comment on function fairq._queue_settings(text) is 'The settings in force for a queue. Internal.';
+revoke all on function fairq._queue_settings(text) from public;
+
+create or replace function fairq._token_hash(p_token uuid)
+    returns bytea
+    language sql
+    immutable
+    set search_path = pg_catalog, pg_temp
+as $fn$
+    select sha256(uuid_send(p_token))
+$fn$;
+comment on function fairq._token_hash(uuid) is 'How the last token of an ended job is remembered. Internal.';
+revoke all on function fairq._token_hash(uuid) from public;
+
+create or replace function fairq._log(
+    p_lease fairq.leases, p_event text, p_now timestamptz, p_details jsonb default '{}'
+)
+    returns void
+    language sql
+    set search_path = pg_catalog, pg_temp
+as $fn$
+    -- an attempt ended otherwise than well
+    insert into fairq.job_log (job_id, queue, tenant, event_type, attempt, actor, started_at, details, created_at)
+    values (
+        (p_lease).job_id, (p_lease).queue, (p_lease).tenant, p_event, (p_lease).attempt, (p_lease).lease_owner,
+        (p_lease).started_at, p_details, p_now
+    )
+$fn$;
+comment on function fairq._log(fairq.leases, text, timestamptz, jsonb) is 'Writes the end of an attempt to job_log. Internal.';
+revoke all on function fairq._log(fairq.leases, text, timestamptz, jsonb) from public;
+
+create or replace function fairq._hold_lease(p_job_id bigint, p_token uuid, p_caller text)
+    returns fairq.leases
+    language plpgsql
+    set search_path = pg_catalog, pg_temp
+as $fn$
+-- The guard of renew, fail and release: the lease, locked, if it is this caller's under this token and still alive.
+--
+-- Locks:  the lease's row. Then the clock is read: a lease judged by a clock read before the wait would live too long.
+declare
+    v_lease fairq.leases;
+begin
+    select l.* into v_lease from fairq.leases as l where l.job_id = p_job_id for update;
+    if found and v_lease.lease_token = p_token and v_lease.caller = p_caller
+       and v_lease.lease_expires_at > clock_timestamp() then
+        return v_lease;
+    end if;
+    -- wrong job, token, caller or too late: one answer
+    return null;
+end
+$fn$;
+comment on function fairq._hold_lease(bigint, uuid, text) is 'Locks a live lease and returns it, or null. Internal.';
+revoke all on function fairq._hold_lease(bigint, uuid, text) from public;
+
+create or replace function fairq._put_back(
+    p_lease fairq.leases, p_attempts integer, p_run_at timestamptz, p_error jsonb, p_is_fed boolean default false
+)
+    returns void
+    language plpgsql
+    set search_path = pg_catalog, pg_temp
+as $fn$
+-- running -> queued, or scheduled when p_run_at is given
+--
+-- p_is_fed: the scheduler does this itself and feeds it to its own look, so neither feed must tell it again.
+-- Locks:    the lease's row is held; the job's row.
+begin
+    update fairq.jobs as j
+    set
+        state       = case when p_run_at is null then 'queued' else 'scheduled' end,
+        run_at      = coalesce(p_run_at, j.run_at),
+        attempts    = p_attempts,
+        last_error  = coalesce(p_error, j.last_error),
+        changed_xid = case when p_is_fed then j.changed_xid else pg_current_xact_id() end
+    where j.job_id = (p_lease).job_id;
+
+    perform fairq._drop_lease(p_lease, p_is_fed);
+end
+$fn$;
+comment on function fairq._put_back(fairq.leases, integer, timestamptz, jsonb, boolean) is 'Returns a running job to the waiting ones. Internal.';
+revoke all on function fairq._put_back(fairq.leases, integer, timestamptz, jsonb, boolean) from public;
+
+create or replace function fairq._drop_lease(p_lease fairq.leases, p_is_fed boolean)
+    returns void
+    language plpgsql
+    set search_path = pg_catalog, pg_temp
+as $fn$
+-- The end of an attempt, and the scheduler told of it (by a settlement, unless it is the scheduler that does it).
+begin
+    delete from fairq.leases as l where l.job_id = (p_lease).job_id;
+    if not p_is_fed then
+        insert into fairq.settlements (queue, tenant, attempts) values ((p_lease).queue, (p_lease).tenant, 1);
+    end if;
+end
+$fn$;
+comment on function fairq._drop_lease(fairq.leases, boolean) is 'Ends an attempt. Internal.';
+revoke all on function fairq._drop_lease(fairq.leases, boolean) from public;
+
+create or replace function fairq._end_job(
+    p_lease fairq.leases, p_state text, p_now timestamptz, p_error jsonb, p_is_fed boolean default false
+)
+    returns void
+    language plpgsql
+    set search_path = pg_catalog, pg_temp
+as $fn$
+-- running -> dead, cancelled
+--
+-- Locks:  the lease's row is held; the job's row.
+begin
+    with gone as (
+        delete from fairq.jobs as j where j.job_id = (p_lease).job_id returning j.*
+    )
+    insert into fairq.finished_jobs (
+        job_id, queue, tenant, task, payload, priority, state, attempts, max_attempts, run_at, cost, operation_key,
+        last_error, created_at, started_at, finished_at, lease_owner, token_hash
+    )
+    select
+        g.job_id, g.queue, g.tenant, g.task, g.payload, g.priority, p_state, (p_lease).attempt, g.max_attempts, g.run_at,
+        g.cost, g.operation_key, coalesce(p_error, g.last_error), g.created_at, (p_lease).started_at, p_now,
+        (p_lease).lease_owner, fairq._token_hash((p_lease).lease_token)
+    from gone as g;
+
+    perform fairq._drop_lease(p_lease, p_is_fed);
+    perform fairq._log(
+        p_lease, p_state, p_now,
+        case when p_error is null then '{}' else jsonb_build_object('error', p_error) end
+    );
+end
+$fn$;
+comment on function fairq._end_job(fairq.leases, text, timestamptz, jsonb, boolean) is 'Ends a running job otherwise than well. Internal.';
+revoke all on function fairq._end_job(fairq.leases, text, timestamptz, jsonb, boolean) from public;
+
+--
+-- schema/functions/identity.sql
+--
+
+--
+-- identity: who calls, and for which queues and tenants
+--
+
+create or replace function fairq._caller()
+    returns text
+    language sql
+    stable
+    set search_path = pg_catalog, pg_temp
+as $fn$
+    -- inside a definer function current_user is fairq_api; the caller is the role it had set, or its login
+    select case
+        when current_setting('role') = 'none' then session_user::text
+        else current_setting('role')
+    end
+$fn$;
+comment on function fairq._caller() is 'The role that called the public function. Internal.';
+revoke all on function fairq._caller() from public;
+
+create or replace function fairq._granted_tenants(p_verb text, p_queue text, p_caller text)
+    returns text[]
+    language sql
+    stable
+    set search_path = pg_catalog, pg_temp
+as $fn$
+    -- one read of access_grants, never one check per job
+    select case
+        when coalesce(bool_or(g.tenant = '*'), false) then array['*']
+        else coalesce(array_agg(distinct g.tenant) filter (where g.tenant is not null), '{}')
+    end
+    from (
+        select case when a.tenant = '@own' then fairq.current_tenant_id() else a.tenant end as tenant
+        from fairq.access_grants as a
+        where a.verb = p_verb
+          and a.queue in (p_queue, '*')
+          and pg_has_role(p_caller::name, to_regrole(quote_ident(a.role_name))::oid, 'usage')
+    ) as g
+$fn$;
+comment on function fairq._granted_tenants(text, text, text) is 'The tenants of a queue a role may act for: {*} for all. Internal.';
+revoke all on function fairq._granted_tenants(text, text, text) from public;
+
+create or replace function fairq._acting_tenant(p_verb text, p_queue text, p_tenant text)
+    returns text
+    language plpgsql
+    stable
+    set search_path = pg_catalog, pg_temp
+as $fn$
+-- The tenant a caller may act for: the one named, if it is granted; a caller that names none acts for its own.
+--
+-- Raises: 22023 for no tenant or a bad one; 42501 for one the caller may not act for.
+declare
+    v_tenant  text := coalesce(p_tenant, fairq.current_tenant_id());
+    v_granted text[];
+begin
+    perform fairq._check_name('p_tenant', v_tenant, 200);
+    v_granted := fairq._granted_tenants(p_verb, p_queue, fairq._caller());
+    if v_tenant <> all(v_granted) and v_granted <> '{*}' then
+        raise exception '% is not granted to this role for this queue and tenant', p_verb
+            using errcode = '42501', hint = 'An operator grants it with a row in access_grants.';
+    end if;
+    return v_tenant;
+end
+$fn$;
+comment on function fairq._acting_tenant(text, text, text) is 'Checks that the caller may act for a tenant, and returns it. Internal.';
+revoke all on function fairq._acting_tenant(text, text, text) from public;
+
+--
+-- schema/functions/settings.sql
+--
+
+--
+-- settings: what operators want of queues and tenants; in force at the next pick
+--
+
+create or replace function fairq.set_tenant(
+    p_queue       text,
+    p_tenant      text,
+    p_weight      double precision default 1,
+    p_max_running integer default null,
+    p_paused      boolean default false
+)
+    returns void
+    language plpgsql
+    security definer
+    set search_path = pg_catalog, pg_temp
+as $fn$
+-- The whole wish is replaced: what is not given goes back to its default.
+--
+-- Locks:  the tenant's row in tenants, which no claim ever waits for.
+-- Raises: 22023 for a weight or cap out of range.
+begin
+    perform fairq._check_name('p_queue', p_queue, 200);
+    perform fairq._check_name('p_tenant', p_tenant, 200);
+    if p_weight is null or not (p_weight >= 0.001 and p_weight <= 1000000) then
+        perform fairq._refuse('p_weight', p_weight::text, 'a number from 0.001 to 1000000');
+    end if;
+    if p_max_running < 0 then
+        perform fairq._refuse('p_max_running', p_max_running::text, 'null (no cap) or a number from 0');
+    end if;
+    if p_paused is null then
+        perform fairq._refuse('p_paused', null, 'true or false');
+    end if;
+
+    insert into fairq.tenants as t (queue, tenant, weight, max_running, paused)
+    values (p_queue, p_tenant, p_weight, p_max_running, p_paused)
+    on conflict (tenant, queue) do update
+    set weight = excluded.weight, max_running = excluded.max_running, paused = excluded.paused;
+end
+$fn$;
+comment on function fairq.set_tenant(text, text, double precision, integer, boolean) is 'Sets weight, cap and pause of a tenant in a queue, from the next pick on. Lowering a cap stops nothing that runs.';
+revoke all on function fairq.set_tenant(text, text, double precision, integer, boolean) from public;
+grant execute on function fairq.set_tenant(text, text, double precision, integer, boolean) to fairq_operator;
+
+create or replace function fairq.set_queue(
+    p_queue          text,
+    p_paused         boolean default null,
+    p_default_lease  interval default null,
+    p_longest_lease  interval default null,
+    p_max_attempts   integer default null,
+    p_backoff_base   interval default null,
+    p_backoff_cap    interval default null,
+    p_backoff_jitter double precision default null,
+    p_payload_limit  integer default null,
+    p_key_ttl        interval default null,
+    p_retention      interval default null,
+    p_notify         boolean default null
+)
+    returns void
+    language plpgsql
+    security definer
+    set search_path = pg_catalog, pg_temp
+as $fn$
+-- What is not given stays as it is; a queue that had no row starts from that of *.
+--
+-- Locks:  the queue's row in queues, which no claim ever waits for.
+-- Raises: 22023 for a setting out of range.
+declare
+    v_new        fairq.queues;
+    v_constraint text;
+begin
+    if p_queue is distinct from '*' then
+        perform fairq._check_name('p_queue', p_queue, 200);
+    end if;
+    v_new := fairq._queue_settings(p_queue);
+    v_new.queue          := p_queue;
+    v_new.paused         := coalesce(p_paused, v_new.paused);
+    v_new.default_lease  := coalesce(p_default_lease, v_new.default_lease);
+    v_new.longest_lease  := coalesce(p_longest_lease, v_new.longest_lease);
+    v_new.max_attempts   := coalesce(p_max_attempts, v_new.max_attempts);
+    v_new.backoff_base   := coalesce(p_backoff_base, v_new.backoff_base);
+    v_new.backoff_cap    := coalesce(p_backoff_cap, v_new.backoff_cap);
+    v_new.backoff_jitter := coalesce(p_backoff_jitter, v_new.backoff_jitter);
+    v_new.payload_limit  := coalesce(p_payload_limit, v_new.payload_limit);
+    v_new.key_ttl        := coalesce(p_key_ttl, v_new.key_ttl);
+    v_new.retention      := coalesce(p_retention, v_new.retention);
+    v_new.notify         := coalesce(p_notify, v_new.notify);
+
+    insert into fairq.queues as q select v_new.*
+    on conflict (queue) do update
+    set (paused, default_lease, longest_lease, max_attempts, backoff_base, backoff_cap, backoff_jitter, payload_limit,
+         key_ttl, retention, notify)
+      = (excluded.paused, excluded.default_lease, excluded.longest_lease, excluded.max_attempts, excluded.backoff_base,
+         excluded.backoff_cap, excluded.backoff_jitter, excluded.payload_limit, excluded.key_ttl, excluded.retention,
+         excluded.notify);
+exception when check_violation then
+    get stacked diagnostics v_constraint = constraint_name;
+    perform fairq._refuse('setting of queue ' || p_queue, v_new::text, 'in range (' || v_constraint || ')');
+end
+$fn$;
+comment on function fairq.set_queue(text, boolean, interval, interval, integer, interval, interval, double precision, integer, interval, interval, boolean) is 'Changes the settings given of a queue, or of all queues without settings of their own (*).';
+revoke all on function fairq.set_queue(text, boolean, interval, interval, integer, interval, interval, double precision, integer, interval, interval, boolean) from public;
+grant execute on function fairq.set_queue(text, boolean, interval, interval, integer, interval, interval, double precision, integer, interval, interval, boolean) to fairq_operator;
+
+--
+-- schema/functions/enqueue.sql
+--
+
+--
+-- enqueue: none -> queued, or scheduled when it is to run later
+--
+-- A producer writes rows of its own and no shared one: only two producers of one key wait for each other.
+
+create or replace function fairq._check_job(p_job fairq.new_job, p_settings fairq.queues)
+    returns fairq.new_job
+    language plpgsql
+    set search_path = pg_catalog, pg_temp
+as $fn$
+-- The job, with what its queue's settings say where it says nothing.
+--
+-- Raises: 22023 for the first argument that is out of its range.
+begin
+    perform fairq._check_name('p_task', p_job.task, 200);
+    if p_job.payload is null or jsonb_typeof(p_job.payload) <> 'object' then
+        perform fairq._refuse('p_payload', jsonb_typeof(p_job.payload), 'a JSON object');
+    end if;
+    if octet_length(p_job.payload::text) > p_settings.payload_limit then
+        perform fairq._refuse(
+            'p_payload', octet_length(p_job.payload::text) || ' bytes', 'at most ' || p_settings.payload_limit || ' bytes'
+        );
+    end if;
+    if p_job.run_at is not null and (not isfinite(p_job.run_at) or p_job.delay is not null) then
+        perform fairq._refuse('p_run_at', p_job.run_at::text, 'finite, and given without p_delay');
+    end if;
+    if p_job.delay is not null then
+        perform fairq._check_span('p_delay', p_job.delay, interval '0', interval '3650 days');
+    end if;
+    if p_job.priority is null or p_job.priority not between 0 and 3 then
+        perform fairq._refuse('p_priority', p_job.priority::text, 'a number from 0 (first) to 3');
+    end if;
+    if p_job.max_attempts not between 1 and 1000 then
+        perform fairq._refuse('p_max_attempts', p_job.max_attempts::text, 'a number from 1 to 1000');
+    end if;
+    if p_job.cost is null or not (p_job.cost > 0 and p_job.cost <= 1000000) then
+        perform fairq._refuse('p_cost', p_job.cost::text, 'above 0, at most 1000000');
+    end if;
+    if p_job.key is not null then
+        perform fairq._check_name('p_key', p_job.key, 200);
+    end if;
+    if p_job.key_ttl is not null then
+        perform fairq._check_span('p_key_ttl', p_job.key_ttl, interval '1 microsecond', interval '3650 days');
+    end if;
+
+    p_job.max_attempts := coalesce(p_job.max_attempts, p_settings.max_attempts);
+    p_job.key_ttl := coalesce(p_job.key_ttl, p_settings.key_ttl);
+    return p_job;
+end
+$fn$;
+comment on function fairq._check_job(fairq.new_job, fairq.queues) is 'Checks a job to be enqueued and completes it from its queue''s settings. Internal.';
+revoke all on function fairq._check_job(fairq.new_job, fairq.queues) from public;
+
+create or replace function fairq._draw_id(p_job fairq.new_job, p_job_id bigint)
+    returns fairq.enqueue_outcome
+    language plpgsql
+    set search_path = pg_catalog, pg_temp
+as $fn$
+-- The id the job gets: p_job_id, or, when its key is taken, that of the job which has it: created, exists or conflict.
+--
+-- Locks:  the key: a second producer of it waits until the first has committed or rolled back, and then knows.
+-- Raises: 40001 when the key kept changing hands.
+declare
+    v_now    timestamptz := clock_timestamp();
+    v_hash   bytea;
+    v_held   fairq.job_keys;
+begin
+    if p_job.key is null then
+        return row(null, p_job_id, 'created')::fairq.enqueue_outcome;
+    end if;
+
+    v_hash := sha256(convert_to(p_job.task || ' ' || p_job.payload::text, 'UTF8'));
+    for v_try in 1..10 loop
+        -- looked up before inserting: a duplicate writes nothing
+        select k.* into v_held from fairq.job_keys as k
+        where k.tenant = p_job.tenant and k.operation_key = p_job.key;
+        if found and v_held.expires_at > v_now then
+            return row(
+                null, v_held.job_id, case when v_held.payload_hash = v_hash then 'exists' else 'conflict' end
+            )::fairq.enqueue_outcome;
+        end if;
+
+        insert into fairq.job_keys as k (tenant, operation_key, job_id, payload_hash, expires_at)
+        values (p_job.tenant, p_job.key, p_job_id, v_hash, v_now + p_job.key_ttl)
+        on conflict (tenant, operation_key) do update
+        set job_id = excluded.job_id, payload_hash = excluded.payload_hash, expires_at = excluded.expires_at
+        where k.expires_at <= v_now;
+        if found then
+            return row(null, p_job_id, 'created')::fairq.enqueue_outcome;
+        end if;
+    end loop;
+
+    raise exception 'an idempotency key changed hands too often' using errcode = '40001', hint = 'Try again.';
+end
+$fn$;
+comment on function fairq._draw_id(fairq.new_job, bigint) is 'Gives a new job its id, or finds the job its key stands for. Internal.';
+revoke all on function fairq._draw_id(fairq.new_job, bigint) from public;
+
+create or replace function fairq._insert_jobs(p_jobs fairq.new_job[], p_outcomes fairq.enqueue_outcome[])
+    returns void
+    language plpgsql
+    set search_path = pg_catalog, pg_temp
+as $fn$
+-- none -> queued, scheduled: those of the jobs that are new, in their order.
+declare
+    v_now timestamptz := clock_timestamp();
+begin
+    insert into fairq.jobs (
+        job_id, queue, tenant, task, payload, priority, state, max_attempts, run_at, cost, operation_key, created_at
+    )
+    select
+        u.job_id, u.queue, u.tenant, u.task, u.payload, u.priority,
+        case when coalesce(u.run_at, v_now + u.delay) > v_now then 'scheduled' else 'queued' end,
+        u.max_attempts, coalesce(u.run_at, v_now + u.delay, v_now), u.cost, u.key, v_now
+    from unnest(p_jobs, p_outcomes) as u(
+        tenant, task, payload, queue, run_at, delay, priority, max_attempts, key, key_ttl, cost, ordinal, job_id, outcome
+    )
+    where u.outcome = 'created';
+end
+$fn$;
+comment on function fairq._insert_jobs(fairq.new_job[], fairq.enqueue_outcome[]) is 'Writes the rows of new jobs. Internal.';
+revoke all on function fairq._insert_jobs(fairq.new_job[], fairq.enqueue_outcome[]) from public;
+
+create or replace function fairq.channel(p_queue text)
+    returns text
+    language sql
+    immutable
+    strict
+    parallel safe
+    set search_path = pg_catalog, pg_temp
+as $fn$
+    -- a channel's name has at most 63 bytes
+    select 'fairq:' || case
+        when octet_length(p_queue) <= 57 then p_queue
+        else encode(substr(sha256(convert_to(p_queue, 'UTF8')), 1, 16), 'hex')
+    end
+$fn$;
+comment on function fairq.channel(text) is 'The channel to LISTEN on for a queue; quote it as an identifier.';
+revoke all on function fairq.channel(text) from public;
+grant execute on function fairq.channel(text) to fairq_worker, fairq_producer, fairq_tenant, fairq_operator;
+
+create or replace function fairq._wake(p_queue text)
+    returns void
+    language plpgsql
+    set search_path = pg_catalog, pg_temp
+as $fn$
+-- One NOTIFY when a worker found the queue empty, none while there is a backlog. The payload says nothing.
+begin
+    if (select t.found_empty from fairq.ticks as t where t.queue = p_queue order by t.tick_id desc limit 1) then
+        perform pg_notify(fairq.channel(p_queue), '');
+    end if;
+end
+$fn$;
+comment on function fairq._wake(text) is 'Wakes the listeners of a queue that was found empty. Internal.';
+revoke all on function fairq._wake(text) from public;
+
+create or replace function fairq.enqueue_job(
+    p_tenant       text default null,
+    p_task         text default null,
+    p_payload      jsonb default '{}',
+    p_queue        text default 'default',
+    p_run_at       timestamptz default null,
+    p_delay        interval default null,
+    p_priority     integer default 2,
+    p_max_attempts integer default null,
+    p_key          text default null,
+    p_key_ttl      interval default null,
+    p_cost         double precision default 1
+)
+    returns fairq.enqueued_job
+    language plpgsql
+    security definer
+    set search_path = pg_catalog, pg_temp
+as $fn$
+-- none -> queued, scheduled
+--
+-- Locks:  none, but for the key: a second producer of the same one waits for the first.
+-- Raises: 22023 for a bad argument; 42501 for a tenant or queue not granted; QF002 for a key in use for another payload.
+declare
+    v_settings fairq.queues;
+    v_job      fairq.new_job;
+    v_outcome  fairq.enqueue_outcome;
+begin
+    perform fairq._check_name('p_queue', p_queue, 200);
+    v_settings := fairq._queue_settings(p_queue);
+    v_job := fairq._check_job(
+        row(
+            fairq._acting_tenant('enqueue', p_queue, p_tenant), p_task, p_payload, p_queue, p_run_at, p_delay, p_priority,
+            p_max_attempts, p_key, p_key_ttl, p_cost
+        )::fairq.new_job,
+        v_settings
+    );
+
+    v_outcome := fairq._draw_id(v_job, nextval('fairq.jobs_job_id_seq'));
+    if v_outcome.outcome = 'conflict' then
+        raise exception 'key % is in use for another payload, by job %', left(p_key, 100), v_outcome.job_id
+            using errcode = 'QF002', hint = 'One key stands for one operation: choose another key.';
+    end if;
+    perform fairq._insert_jobs(array[v_job], array[v_outcome]);
+    if v_settings.notify then
+        perform fairq._wake(p_queue);
+    end if;
+    return row(v_outcome.job_id, v_outcome.outcome = 'created')::fairq.enqueued_job;
+end
+$fn$;
+comment on function fairq.enqueue_job(text, text, jsonb, text, timestamptz, interval, integer, integer, text, interval, double precision) is 'Enqueues a job for a tenant (without p_tenant: the session''s own), to run at once, at p_run_at or after p_delay. p_priority 0 goes first within the tenant. p_key makes it idempotent for p_key_ttl: used again, it returns the first job.';
+revoke all on function fairq.enqueue_job(text, text, jsonb, text, timestamptz, interval, integer, integer, text, interval, double precision) from public;
+grant execute on function fairq.enqueue_job(text, text, jsonb, text, timestamptz, interval, integer, integer, text, interval, double precision) to fairq_producer, fairq_tenant;
+
+create or replace function fairq._read_jobs(p_jobs jsonb)
+    returns fairq.new_job[]
+    language plpgsql
+    stable
+    set search_path = pg_catalog, pg_temp
+as $fn$
+-- The elements of enqueue_jobs()'s argument, in their order, with the defaults of enqueue_job().
+--
+-- Raises: 22023 for what is not an array of 1 to 10,000 objects with known fields.
+declare
+    v_fields  text[] := '{tenant,task,payload,queue,run_at,delay,priority,max_attempts,key,key_ttl,cost}';
+    v_strange text;
+begin
+    if p_jobs is null or jsonb_typeof(p_jobs) <> 'array' then
+        perform fairq._refuse('p_jobs', jsonb_typeof(p_jobs), 'a JSON array');
+    end if;
+    if jsonb_array_length(p_jobs) not between 1 and 10000 then
+        perform fairq._refuse('p_jobs', jsonb_array_length(p_jobs) || ' elements', 'an array of 1 to 10000 elements');
+    end if;
+
+    select format('%s as element %s', left(e.job::text, 60), e.ordinality) into v_strange
+    from jsonb_array_elements(p_jobs) with ordinality as e(job)
+    where case when jsonb_typeof(e.job) = 'object' then e.job - v_fields <> '{}' else true end
+    limit 1;
+    if found then
+        perform fairq._refuse('p_jobs', v_strange, 'objects with fields among ' || array_to_string(v_fields, ', '));
+    end if;
+
+    return (
+        select array_agg(
+            row(
+                r.tenant, r.task, coalesce(r.payload, '{}'), coalesce(r.queue, 'default'), r.run_at, r.delay,
+                coalesce(r.priority, 2), r.max_attempts, r.key, r.key_ttl, coalesce(r.cost, 1)
+            )::fairq.new_job
+            order by e.ordinality
+        )
+        from jsonb_array_elements(p_jobs) with ordinality as e(job)
+        cross join lateral jsonb_populate_record(null::fairq.new_job, e.job) as r
+    );
+end
+$fn$;
+comment on function fairq._read_jobs(jsonb) is 'Reads the argument of enqueue_jobs(). Internal.';
+revoke all on function fairq._read_jobs(jsonb) from public;
+
+create or replace function fairq._check_jobs(p_jobs fairq.new_job[])
+    returns fairq.new_job[]
+    language plpgsql
+    set search_path = pg_catalog, pg_temp
+as $fn$
+-- Each job checked and completed. Nothing has been written yet when this raises.
+declare
+    v_job      fairq.new_job;
+    v_at       integer := 0;
+    v_queue    text;
+    v_settings fairq.queues;
+    v_granted  text[];
+begin
+    foreach v_job in array p_jobs loop
+        v_at := v_at + 1;
+        if v_queue is distinct from v_job.queue then
+            perform fairq._check_name('p_queue', v_job.queue, 200);
+            v_queue := v_job.queue;
+            v_settings := fairq._queue_settings(v_queue);
+            v_granted := '{}';
+        end if;
+        -- a tenant is checked once, not once for each of its jobs
+        if v_job.tenant is null or v_job.tenant <> all(v_granted) then
+            v_job.tenant := fairq._acting_tenant('enqueue', v_queue, v_job.tenant);
+            v_granted := v_job.tenant || v_granted[1:99];
+        end if;
+        p_jobs[v_at] := fairq._check_job(v_job, v_settings);
+    end loop;
+    return p_jobs;
+exception when invalid_parameter_value then
+    raise exception 'element % of p_jobs: %', v_at, sqlerrm using errcode = '22023', hint = 'Nothing was enqueued.';
+end
+$fn$;
+comment on function fairq._check_jobs(fairq.new_job[]) is 'Checks the elements of enqueue_jobs(). Internal.';
+revoke all on function fairq._check_jobs(fairq.new_job[]) from public;
+
+create or replace function fairq._draw_ids(p_jobs fairq.new_job[])
+    returns fairq.enqueue_outcome[]
+    language plpgsql
+    set search_path = pg_catalog, pg_temp
+as $fn$
+-- Ids in input order; then keys, in theirs, so that two batches never wait for each other crosswise.
+declare
+    v_outcomes fairq.enqueue_outcome[] := array(
+        select row(null, nextval('fairq.jobs_job_id_seq'), 'created')::fairq.enqueue_outcome from unnest(p_jobs)
+    );
+    v_at       integer;
+begin
+    for v_at in
+        select u.ordinality from unnest(p_jobs) with ordinality as u
+        where u.key is not null
+        order by u.tenant, u.key, u.ordinality
+    loop
+        v_outcomes[v_at] := fairq._draw_id(p_jobs[v_at], v_outcomes[v_at].job_id);
+    end loop;
+    return v_outcomes;
+end
+$fn$;
+comment on function fairq._draw_ids(fairq.new_job[]) is 'Draws the ids of a batch of new jobs. Internal.';
+revoke all on function fairq._draw_ids(fairq.new_job[]) from public;
+
+create or replace function fairq.enqueue_jobs(p_jobs jsonb)
+    returns setof fairq.enqueue_outcome
+    language plpgsql
+    security definer
+    set search_path = pg_catalog, pg_temp
+as $fn$
+-- none -> queued, scheduled; many at once
+--
+-- Locks:  none, but for keys.
+-- Raises: as enqueue_job(), naming the element, with nothing enqueued; but a key in use is an outcome, not an error.
+declare
+    v_jobs     fairq.new_job[] := fairq._check_jobs(fairq._read_jobs(p_jobs));
+    v_outcomes fairq.enqueue_outcome[] := fairq._draw_ids(v_jobs);
+    v_queue    text;
+begin
+    perform fairq._insert_jobs(v_jobs, v_outcomes);
+    for v_queue in select distinct u.queue from unnest(v_jobs) as u loop
+        if (fairq._queue_settings(v_queue)).notify then
+            perform fairq._wake(v_queue);
+        end if;
+    end loop;
+
+    return query
+    select u.ordinality::integer, u.job_id, u.outcome
+    from unnest(v_outcomes) with ordinality as u
+    order by u.ordinality;
+end
+$fn$;
+comment on function fairq.enqueue_jobs(jsonb) is 'Enqueues an array of 1 to 10,000 objects whose fields are the arguments of enqueue_job(), without p_. One row per element, in input order.';
+revoke all on function fairq.enqueue_jobs(jsonb) from public;
+grant execute on function fairq.enqueue_jobs(jsonb) to fairq_producer, fairq_tenant;
+
+--
+-- schema/functions/promote.sql
+--
+
+--
+-- promote: scheduled -> queued, when its time has come
+--
+
+create or replace function fairq._promote_due(
+    p_tick fairq.ticks, p_snap pg_snapshot, p_own xid8, p_now timestamptz, p_limit integer
+)
+    returns fairq.moved
+    language plpgsql
+    set search_path = pg_catalog, pg_temp
+as $fn$
+-- scheduled -> queued, inside a claim: what is due goes straight into its look.
+--
+-- changed_xid stays as it is, so that no later look reads the job again; and a job that no look has read yet waits for one.
+-- Locks:  jobs' rows, skipping those held by others.
+-- Index:  jobs_promote_idx, from the promote floor.
+declare
+    v_moved fairq.moved := row('{}'::fairq.news[], greatest(p_tick.promote_floor, p_now))::fairq.moved;
+    v_left  timestamptz;
+begin
+    -- nothing is due most of the time: one probe says so
+    perform from fairq.jobs as j
+    where j.queue = p_tick.queue and j.state = 'scheduled'
+      and j.run_at >= p_tick.promote_floor and j.run_at <= p_now
+    limit 1;
+    if not found then
+        return v_moved;
+    end if;
+
+    with due as materialized (
+        select j.ctid as row_id from fairq.jobs as j
+        where j.queue = p_tick.queue and j.state = 'scheduled'
+          and j.run_at >= p_tick.promote_floor and j.run_at <= p_now
+          and j.changed_xid <> p_own and pg_visible_in_snapshot(j.changed_xid, p_snap)
+        order by j.run_at, j.job_id
+        limit p_limit
+        for update skip locked
+    ), promoted as (
+        update fairq.jobs as j
+        set state = 'queued'
+        from due as d
+        where j.ctid = d.row_id
+        returning j.tenant, j.priority, j.run_at, j.job_id
+    )
+    select coalesce(array_agg(row(n.tenant, 'queued', n.priority, n.run_at, n.job_id, 0)::fairq.news), '{}')
+    into v_moved.news
+    from (
+        select p.tenant, p.priority, min(p.run_at) as run_at, min(p.job_id) as job_id
+        from promoted as p
+        group by p.tenant, p.priority
+    ) as n;
+
+    -- what is still due (over the limit, locked, or not yet read by a look) holds the floor
+    select j.run_at into v_left from fairq.jobs as j
+    where j.queue = p_tick.queue and j.state = 'scheduled'
+      and j.run_at >= p_tick.promote_floor and j.run_at <= p_now
+    order by j.run_at
+    limit 1;
+    v_moved.floor := coalesce(v_left, v_moved.floor);
+    return v_moved;
+end
+$fn$;
+comment on function fairq._promote_due(fairq.ticks, pg_snapshot, xid8, timestamptz, integer) is 'Promotes what is due inside a claim. Internal.';
+revoke all on function fairq._promote_due(fairq.ticks, pg_snapshot, xid8, timestamptz, integer) from public;
+
+create or replace function fairq.promote_due_jobs(p_queue text default null, p_limit integer default 1000)
+    returns integer
+    language plpgsql
+    security definer
+    set search_path = pg_catalog, pg_temp
+    -- the queue's jobs may be none or a million when this plan is made, and it must serve both
+    set plan_cache_mode = force_generic_plan
+    set enable_seqscan = off
+    set enable_bitmapscan = off
+    set enable_hashjoin = off
+    set enable_mergejoin = off
+as $fn$
+-- scheduled -> queued
+--
+-- Claims do this by themselves; from outside it only makes states and counts true sooner.
+-- Locks:  jobs' rows, skipping those held by others.
+-- Index:  jobs_promote_idx.
+-- Raises: 22023 when p_limit is out of range.
+declare
+    v_queue text;
+    v_count integer;
+    v_total integer := 0;
+begin
+    if p_limit is null or p_limit not between 1 and 10000 then
+        perform fairq._refuse('p_limit', p_limit::text, 'a number from 1 to 10000');
+    end if;
+
+    for v_queue in
+        select s.queue from fairq.schedulers as s where p_queue is null or s.queue = p_queue order by s.queue
+    loop
+        with due as materialized (
+            select j.ctid as row_id from fairq.jobs as j
+            where j.queue = v_queue and j.state = 'scheduled' and j.run_at <= clock_timestamp()
+            order by j.run_at, j.job_id
+            limit p_limit - v_total
+            for update skip locked
+        )
+        update fairq.jobs as j
+        set state = 'queued', changed_xid = pg_current_xact_id()
+        from due as d
+        where j.ctid = d.row_id;
+        get diagnostics v_count = row_count;
+        v_total := v_total + v_count;
+        exit when v_total >= p_limit;
+    end loop;
+    return v_total;
+end
+$fn$;
+comment on function fairq.promote_due_jobs(text, integer) is 'scheduled -> queued: promotes jobs that are due, at most p_limit; returns how many. Claims do it by themselves.';
+revoke all on function fairq.promote_due_jobs(text, integer) from public;
+grant execute on function fairq.promote_due_jobs(text, integer) to fairq_worker, fairq_operator;
+
+--
+-- schema/functions/expire.sql
+--
+
+--
+-- expire: running, its lease over -> queued, dead or cancelled
+--
+
+create or replace function fairq._end_expired(p_lease fairq.leases, p_now timestamptz, p_is_fed boolean)
+    returns text
+    language plpgsql
+    set search_path = pg_catalog, pg_temp
+as $fn$
+-- running -> queued, dead, cancelled
+--
+-- Queued again at once and at its old place: the lease was wait enough.
+-- Locks:  the lease's row is held.
+declare
+    v_is_last boolean;
+    v_error   jsonb;
+begin
+    select p_lease.attempt >= j.max_attempts into v_is_last
+    from fairq.jobs as j where j.job_id = p_lease.job_id;
+    v_error := jsonb_build_object(
+        'code', 'LEASE_EXPIRED',
+        'message', format('the lease of attempt %s was over', p_lease.attempt),
+        'retryable', not v_is_last
+    );
+
+    if p_lease.cancel_requested_at is not null then
+        perform fairq._end_job(p_lease, 'cancelled', p_now, v_error, p_is_fed);
+        return 'cancelled';
+    elsif v_is_last then
+        perform fairq._end_job(p_lease, 'dead', p_now, v_error, p_is_fed);
+        return 'dead';
+    end if;
+    perform fairq._put_back(p_lease, p_lease.attempt, null, v_error, p_is_fed);
+    perform fairq._log(p_lease, 'lease_expired', p_now, jsonb_build_object('error', v_error));
+    return 'queued';
+end
+$fn$;
+comment on function fairq._end_expired(fairq.leases, timestamptz, boolean) is 'Ends an attempt whose lease is over. Internal.';
+revoke all on function fairq._end_expired(fairq.leases, timestamptz, boolean) from public;
+
+create or replace function fairq._expire_lease(p_lease fairq.leases, p_now timestamptz, p_is_fed boolean)
+    returns text
+    language plpgsql
+    set search_path = pg_catalog, pg_temp
+as $fn$
+-- As _end_expired, but a job that cannot be put back goes to dead with the reason: one bad row stops nobody.
+begin
+    return fairq._end_expired(p_lease, p_now, p_is_fed);
+exception when others then
+    perform fairq._end_job(
+        p_lease, 'dead', p_now,
+        jsonb_build_object('code', 'QUARANTINED', 'message', left(sqlerrm, 2000), 'sqlstate', sqlstate), p_is_fed
+    );
+    return 'dead';
+end
+$fn$;
+comment on function fairq._expire_lease(fairq.leases, timestamptz, boolean) is 'Ends an attempt whose lease is over, whatever is wrong with the job. Internal.';
+revoke all on function fairq._expire_lease(fairq.leases, timestamptz, boolean) from public;
+
+create or replace function fairq._expire_due(p_tick fairq.ticks, p_now timestamptz, p_limit integer)
+    returns fairq.moved
+    language plpgsql
+    set search_path = pg_catalog, pg_temp
+as $fn$
+-- running -> queued, dead, cancelled, inside a claim: what is over goes straight into its look.
+--
+-- Locks:  leases' rows, skipping those held by others, then their jobs' rows.
+-- Index:  leases_expire_idx, from the expire floor.
+declare
+    v_moved fairq.moved := row('{}'::fairq.news[], greatest(p_tick.expire_floor, p_now))::fairq.moved;
+    v_lease fairq.leases;
+    v_left  timestamptz;
+begin
+    perform from fairq.leases as l
+    where l.queue = p_tick.queue and l.lease_expires_at >= p_tick.expire_floor and l.lease_expires_at <= p_now
+    limit 1;
+    if not found then
+        return v_moved;
+    end if;
+
+    for v_lease in
+        select l.* from fairq.leases as l
+        where l.queue = p_tick.queue and l.lease_expires_at >= p_tick.expire_floor and l.lease_expires_at <= p_now
+        order by l.lease_expires_at
+        limit p_limit
+        for update skip locked
+    loop
+        v_moved.news := v_moved.news || row(v_lease.tenant, 'ended', null, null, null, 1)::fairq.news;
+        if fairq._expire_lease(v_lease, p_now, true) = 'queued' then
+            v_moved.news := v_moved.news || (
+                select row(j.tenant, 'queued', j.priority, j.run_at, j.job_id, 0)::fairq.news
+                from fairq.jobs as j where j.job_id = v_lease.job_id
+            );
+        end if;
+    end loop;
+
+    -- what is still there (over the limit, or locked) holds the floor
+    select l.lease_expires_at into v_left from fairq.leases as l
+    where l.queue = p_tick.queue and l.lease_expires_at >= p_tick.expire_floor and l.lease_expires_at <= p_now
+    order by l.lease_expires_at
+    limit 1;
+    v_moved.floor := coalesce(v_left, v_moved.floor);
+    return v_moved;
+end
+$fn$;
+comment on function fairq._expire_due(fairq.ticks, timestamptz, integer) is 'Ends the attempts whose leases are over, inside a claim. Internal.';
+revoke all on function fairq._expire_due(fairq.ticks, timestamptz, integer) from public;
+
+create or replace function fairq.release_expired_jobs(p_queue text default null, p_limit integer default 100)
+    returns integer
+    language plpgsql
+    security definer
+    set search_path = pg_catalog, pg_temp
+    -- leases may be none or many when this plan is made, and it must serve both
+    set plan_cache_mode = force_generic_plan
+    set enable_seqscan = off
+    set enable_bitmapscan = off
+    set enable_hashjoin = off
+    set enable_mergejoin = off
+as $fn$
+-- running -> queued, dead, cancelled
+--
+-- Claims do this by themselves; from outside it neither reads nor moves their floor.
+-- Locks:  leases' rows, skipping those held by others, then their jobs' rows.
+-- Index:  leases_expire_idx.
+-- Raises: 22023 when p_limit is out of range.
+declare
+    v_queue text;
+    v_lease fairq.leases;
+    v_total integer := 0;
+begin
+    if p_limit is null or p_limit not between 1 and 10000 then
+        perform fairq._refuse('p_limit', p_limit::text, 'a number from 1 to 10000');
+    end if;
+
+    for v_queue in
+        select s.queue from fairq.schedulers as s where p_queue is null or s.queue = p_queue order by s.queue
+    loop
+        for v_lease in
+            select l.* from fairq.leases as l
+            where l.queue = v_queue and l.lease_expires_at <= clock_timestamp()
+            order by l.lease_expires_at
+            limit p_limit - v_total
+            for update skip locked
+        loop
+            perform fairq._expire_lease(v_lease, clock_timestamp(), false);
+            v_total := v_total + 1;
+        end loop;
+        exit when v_total >= p_limit;
+    end loop;
+    return v_total;
+end
+$fn$;
+comment on function fairq.release_expired_jobs(text, integer) is 'running, lease over -> queued, dead or cancelled: at most p_limit of them; returns how many. Claims do it by themselves.';
+revoke all on function fairq.release_expired_jobs(text, integer) from public;
+grant execute on function fairq.release_expired_jobs(text, integer) to fairq_worker, fairq_operator;
+
+--
+-- schema/functions/scheduler.sql
+--
+
+--
+-- the scheduler: who goes next
+--
+-- One step, inside the claim that needs it, under the queue's lock. _dispatch() is the step; the others are its parts in
+-- the order in which it takes them: lock, remember, look, promote and expire (in their own files), apply, pick, lease,
+-- charge, write down. The rule is start-time fair queueing (Goyal, Vin, Cheng 1996), one flow for each tenant, tagged when
+-- a job is claimed; docs/rooms.md says it in words.
+
+create or replace function fairq._lock_queue(p_queue text)
+    returns void
+    language plpgsql
+    set search_path = pg_catalog, pg_temp
+as $fn$
+-- Takes the queue's lock, to the end of the transaction.
+--
+-- Locks:  the queue's row in schedulers; waits at most 10 s, or the caller's lock_timeout.
+-- Raises: 55P03 when it was not free in time, saying which session holds it.
+declare
+    v_timeout text := current_setting('lock_timeout');
+begin
+    perform from fairq.schedulers as s where s.queue = p_queue for update skip locked;
+    if found then
+        return;
+    end if;
+
+    if v_timeout = '0' then
+        perform set_config('lock_timeout', '10s', true);
+    end if;
+    insert into fairq.schedulers (queue) values (p_queue) on conflict (queue) do nothing;
+    perform from fairq.schedulers as s where s.queue = p_queue for update;
+    if not found then
+        -- a lock that is not taken and says nothing is the worst of all
+        raise exception 'the lock of queue % could not be taken', p_queue using errcode = '55000';
+    end if;
+    perform set_config('lock_timeout', v_timeout, true);
+exception when lock_not_available then
+    raise exception 'the lock of queue % was not free in time', p_queue
+        using
+            errcode = '55P03',
+            detail = format('Held by process %s.', coalesce((
+                select string_agg(l.pid::text, ', ')
+                from fairq.schedulers as s
+                join pg_locks as l on l.transactionid = s.xmax and l.granted
+                where s.queue = p_queue
+            ), 'unknown')),
+            hint = 'A claim holds it until its transaction ends: claim in a transaction of its own, and try again.';
+end
+$fn$;
+comment on function fairq._lock_queue(text) is 'Takes the queue''s lock. Internal.';
+revoke all on function fairq._lock_queue(text) from public;
+
+create or replace function fairq._last_tick(p_queue text, p_now timestamptz)
+    returns fairq.ticks
+    language plpgsql
+    set search_path = pg_catalog, pg_temp
+as $fn$
+-- What the scheduler remembers of the queue. After a restart it makes sure that this is still the cluster it knew:
+-- transaction ids of another one (a restored dump, a logical replica) mean nothing here.
+--
+-- Index:  ticks_pkey, newest first.
+declare
+    v_tick fairq.ticks;
+    v_boot timestamptz := pg_postmaster_start_time();
+    v_system bigint;
+begin
+    select t.* into v_tick from fairq.ticks as t where t.queue = p_queue order by t.tick_id desc limit 1;
+    if v_tick.boot_at = v_boot then
+        return v_tick;
+    end if;
+
+    select c.system_identifier into v_system from pg_control_system() as c;
+    if v_tick.system_identifier is distinct from v_system then
+        v_tick := fairq._rebuild(p_queue, v_tick, p_now);
+        v_tick.system_identifier := v_system;
+    end if;
+    v_tick.boot_at := v_boot;
+    return v_tick;
+end
+$fn$;
+comment on function fairq._last_tick(text, timestamptz) is 'The scheduler''s memory of a queue. Internal.';
+revoke all on function fairq._last_tick(text, timestamptz) from public;
+
+create or replace function fairq._rebuild(p_queue text, p_tick fairq.ticks, p_now timestamptz)
+    returns fairq.ticks
+    language plpgsql
+    set search_path = pg_catalog, pg_temp
+as $fn$
+-- The memory of a queue that has none that counts here: nothing seen, so that the next look reads every job; no floors;
+-- what runs counted from the leases. Virtual times are kept, and with them who is owed what.
+--
+-- Locks:  the queue's lock is held.
+begin
+    if p_tick.queue is not null then
+        -- 3, the first transaction there can be: read by this look, and by no later one
+        update fairq.jobs as j set changed_xid = '3' where j.queue = p_queue;
+        -- its trigger stamps this transaction
+        update fairq.tenants as t set weight = t.weight where t.queue = p_queue;
+        delete from fairq.settlements as s where s.queue = p_queue;
+        update fairq.flows as f
+        set
+            stamp   = f.stamp + 1,
+            running = (select count(*) from fairq.leases as l where l.queue = f.queue and l.tenant = f.tenant)
+        where f.queue = p_queue;
+    end if;
+
+    return row(
+        p_queue, coalesce(p_tick.tick_id, 0), p_now, null, null, '1:1:'::pg_snapshot, '1'::xid8,
+        coalesce(p_tick.virtual_time, 0), 0, '-infinity'::timestamptz, '-infinity'::timestamptz, false
+    )::fairq.ticks;
+end
+$fn$;
+comment on function fairq._rebuild(text, fairq.ticks, timestamptz) is 'Starts the scheduler''s memory of a queue afresh. Internal.';
+revoke all on function fairq._rebuild(text, fairq.ticks, timestamptz) from public;
+
+create or replace function fairq._look(p_tick fairq.ticks, p_snap pg_snapshot, p_own xid8)
+    returns fairq.news[]
+    language plpgsql
+    set search_path = pg_catalog, pg_temp
+as $fn$
+-- What was committed since the last tick, each change exactly once: what its snapshot had not seen and p_snap has.
+--
+-- A transaction's own changes are in neither list of its own snapshot, so they are left to the next look, which knows the
+-- tick's own_xid. Ended attempts are deleted as they are read: that alone makes them read once.
+-- Places are lower bounds: the least time and the least id of the jobs of one tenant and priority.
+-- Index:  jobs_look_idx, settlements_look_idx, tenants_look_idx.
+declare
+    v_since xid8 := pg_snapshot_xmax(p_tick.seen);
+    -- those that were under way at the last tick and are done now
+    v_late  xid8[] := array(
+        select u.x
+        from (
+            select pg_snapshot_xip(p_tick.seen) as x
+            union
+            select p_tick.own_xid where p_tick.own_xid < v_since
+        ) as u
+        where pg_visible_in_snapshot(u.x, p_snap) and u.x <> p_own
+    );
+    v_news  fairq.news[];
+begin
+    with job as (
+        select j.tenant, j.state, j.priority, j.run_at, j.job_id from fairq.jobs as j
+        where j.queue = p_tick.queue and j.changed_xid >= v_since
+          and pg_visible_in_snapshot(j.changed_xid, p_snap) and j.changed_xid <> p_own
+        union all
+        select j.tenant, j.state, j.priority, j.run_at, j.job_id from fairq.jobs as j
+        where j.queue = p_tick.queue and j.changed_xid = any (v_late)
+    ), settlement as materialized (
+        select s.ctid as row_id from fairq.settlements as s
+        where s.queue = p_tick.queue and s.ended_xid >= v_since
+        union all
+        select s.ctid from fairq.settlements as s
+        where s.queue = p_tick.queue and s.ended_xid = any (v_late)
+    ), ended as (
+        delete from fairq.settlements as s using settlement as e where s.ctid = e.row_id
+        returning s.tenant, s.attempts
+    ), wish as (
+        select t.tenant from fairq.tenants as t
+        where t.queue = p_tick.queue and t.changed_xid >= v_since
+          and pg_visible_in_snapshot(t.changed_xid, p_snap) and t.changed_xid <> p_own
+        union all
+        select t.tenant from fairq.tenants as t
+        where t.queue = p_tick.queue and t.changed_xid = any (v_late)
+    )
+    select coalesce(array_agg(row(n.tenant, n.state, n.priority, n.run_at, n.job_id, n.ended)::fairq.news), '{}')
+    into v_news
+    from (
+        select j.tenant, j.state, j.priority, min(j.run_at) as run_at, min(j.job_id) as job_id, 0 as ended
+        from job as j group by j.tenant, j.state, j.priority
+        union all
+        select e.tenant, 'ended', null, null, null, sum(e.attempts)::integer from ended as e group by e.tenant
+        union all
+        select w.tenant, 'wish', null, null, null, 0 from wish as w
+    ) as n;
+    return v_news;
+end
+$fn$;
+comment on function fairq._look(fairq.ticks, pg_snapshot, xid8) is 'What the scheduler has not heard of yet. Internal.';
+revoke all on function fairq._look(fairq.ticks, pg_snapshot, xid8) from public;
+
+create or replace function fairq._virtual_time(p_tick fairq.ticks)
+    returns bigint
+    language sql
+    stable
+    set search_path = pg_catalog, pg_temp
+as $fn$
+    -- The least vtime of an eligible flow; when there is none, the greatest ever charged. Never below an earlier one:
+    -- a flow that comes back one job behind it (R11) must not let newcomers in at its level.
+    -- Index: flows_pick_idx, both ends.
+    select greatest(
+        p_tick.virtual_time,
+        coalesce(
+            (
+                select f.vtime from fairq.flows as f
+                where f.queue = p_tick.queue and f.eligible and f.vtime >= p_tick.pick_floor
+                order by f.vtime, f.charge, f.served, f.tenant
+                limit 1
+            ),
+            (
+                select f.vtime from fairq.flows as f
+                where f.queue = p_tick.queue and not f.eligible
+                order by f.vtime desc, f.charge desc, f.served desc, f.tenant desc
+                limit 1
+            ),
+            0
+        )
+    )
+$fn$;
+comment on function fairq._virtual_time(fairq.ticks) is 'The virtual time of a queue. Internal.';
+revoke all on function fairq._virtual_time(fairq.ticks) from public;
+
+create or replace function fairq._apply(p_queue text, p_news fairq.news[], p_virtual_time bigint)
+    returns bigint
+    language plpgsql
+    set search_path = pg_catalog, pg_temp
+as $fn$
+-- Writes the news into the flows, all of one tenant's in one update; returns the least vtime of a flow that is then eligible.
+--
+-- R2:     a flow that becomes backlogged starts no lower than the virtual time. Its debt is kept.
+-- R11:    one that was held up (cap, pause) and no longer is starts at most one job below it.
+-- Locks:  the queue's lock is held.
+-- Index:  flows_key_idx, newest version first; tenants_pkey.
+declare
+    v_least bigint;
+begin
+    with merged as (
+        select
+            n.tenant,
+            coalesce(sum(n.ended), 0)::integer as ended,
+            bool_or(n.state = 'queued') as arrived,
+            array[
+                min(n.run_at) filter (where n.priority = 0 and n.state = 'queued'),
+                min(n.run_at) filter (where n.priority = 1 and n.state = 'queued'),
+                min(n.run_at) filter (where n.priority = 2 and n.state = 'queued'),
+                min(n.run_at) filter (where n.priority = 3 and n.state = 'queued')
+            ] as head_at,
+            array[
+                min(n.job_id) filter (where n.priority = 0 and n.state = 'queued'),
+                min(n.job_id) filter (where n.priority = 1 and n.state = 'queued'),
+                min(n.job_id) filter (where n.priority = 2 and n.state = 'queued'),
+                min(n.job_id) filter (where n.priority = 3 and n.state = 'queued')
+            ] as head_id
+        from unnest(p_news) as n
+        where n.state <> 'scheduled'
+        group by n.tenant
+    ), known as materialized (
+        -- offset 0: a probe for each tenant, never a join the planner may turn round
+        select
+            m.*, f.row_id, f.vtime, f.running, f.had_work, f.was_eligible, f.old_at, f.old_id,
+            coalesce(t.weight, 1) as weight, t.max_running, coalesce(t.paused, false) as paused,
+            -- as in flows.charge, at the weight it has now
+            greatest(1, round(1000 * 2520 / coalesce(t.weight, 1)))::bigint as charge
+        from merged as m
+        left join lateral (
+            select
+                ff.ctid as row_id, ff.vtime, ff.running, ff.has_work as had_work, ff.eligible as was_eligible,
+                ff.head_at as old_at, ff.head_id as old_id
+            from fairq.flows as ff
+            where ff.queue = p_queue and ff.tenant = m.tenant
+            order by ff.stamp desc
+            limit 1
+        ) as f on true
+        left join lateral (
+            select tt.weight, tt.max_running, tt.paused from fairq.tenants as tt
+            where tt.tenant = m.tenant and tt.queue = p_queue
+            offset 0
+        ) as t on true
+    ), put as (
+        update fairq.flows as f
+        set
+            weight      = k.weight,
+            max_running = k.max_running,
+            paused      = k.paused,
+            running     = k.running - k.ended,
+            vtime       = case
+                when k.arrived and not k.had_work then greatest(k.vtime, p_virtual_time)
+                when k.had_work and not k.was_eligible and not k.paused
+                     and (k.max_running is null or k.running - k.ended < k.max_running)
+                    then greatest(k.vtime, p_virtual_time - k.charge)
+                else k.vtime
+            end,
+            head_at     = array[
+                least(k.old_at[1], k.head_at[1]), least(k.old_at[2], k.head_at[2]),
+                least(k.old_at[3], k.head_at[3]), least(k.old_at[4], k.head_at[4])
+            ],
+            head_id     = array[
+                least(k.old_id[1], k.head_id[1]), least(k.old_id[2], k.head_id[2]),
+                least(k.old_id[3], k.head_id[3]), least(k.old_id[4], k.head_id[4])
+            ],
+            stamp       = f.stamp + 1
+        from known as k
+        where f.ctid = k.row_id
+        returning f.vtime, f.eligible
+    ), opened as (
+        insert into fairq.flows (queue, tenant, weight, max_running, paused, vtime, head_at, head_id)
+        select p_queue, k.tenant, k.weight, k.max_running, k.paused, p_virtual_time, k.head_at, k.head_id
+        from known as k
+        where k.row_id is null and k.arrived
+        returning vtime, eligible
+    )
+    select min(u.vtime) filter (where u.eligible) into v_least
+    from (select p.* from put as p union all select o.* from opened as o) as u;
+    return v_least;
+end
+$fn$;
+comment on function fairq._apply(text, fairq.news[], bigint) is 'Writes the news of a look into the flows. Internal.';
+revoke all on function fairq._apply(text, fairq.news[], bigint) from public;
+
+create or replace function fairq._pick(
+    p_tick fairq.ticks, p_snap pg_snapshot, p_own xid8, p_want integer, p_tenants text[], p_skip bigint[]
+)
+    returns fairq.pick[]
+    language plpgsql
+    set search_path = pg_catalog, pg_temp
+as $fn$
+-- The next jobs in order, as many as are wanted or as one pass can be sure of; and the flows found empty on the way.
+-- Null when no flow is eligible. Nothing is written or locked.
+--
+-- Fair:   start tags. A flow's nth job has the tag vtime + (n - 1) * charge; the least tags go first, ties by charge, by
+--         how often the flow has been picked in this pass, by who was served longest ago, by name. Of each flow only the
+--         first few jobs are read; one that has more bounds the pass: nothing at or above its next tag may be chosen yet.
+-- Index:  flows_pick_idx from the floor, or flows_key_idx for the tenants named; jobs_claim_idx from each flow's heads.
+declare
+    v_picks fairq.pick[];
+begin
+    with flow as materialized (
+        (
+            select f.ctid as row_id, f.tenant, f.vtime, f.charge, f.served, f.head_at, f.head_id,
+                   least(coalesce(f.max_running - f.running, p_want), p_want) as room
+            from fairq.flows as f
+            where p_tenants = '{*}' and f.queue = p_tick.queue and f.eligible and f.vtime >= p_tick.pick_floor
+            order by f.vtime, f.charge, f.served, f.tenant
+            limit p_want
+        )
+        union all
+        (
+            select f.*
+            from unnest(p_tenants) as t(tenant)
+            cross join lateral (
+                select ff.ctid as row_id, ff.tenant, ff.vtime, ff.charge, ff.served, ff.head_at, ff.head_id,
+                       case when ff.eligible then least(coalesce(ff.max_running - ff.running, p_want), p_want) end as room
+                from fairq.flows as ff
+                where ff.queue = p_tick.queue and ff.tenant = t.tenant
+                order by ff.stamp desc
+                limit 1
+            ) as f
+            where p_tenants <> '{*}' and f.room is not null
+            order by f.vtime, f.charge, f.served, f.tenant
+            limit p_want
+        )
+    ), depth as materialized (
+        -- deep enough that one pass is mostly enough, shallow enough not to read n jobs of each of n flows
+        select case when count(*) <= 1 then p_want else least(p_want, 4 + 2 * p_want / count(*)) end::integer as jobs
+        from flow
+    ), head as materialized (
+        select
+            f.row_id as flow_row, f.tenant, f.charge, f.served, f.room,
+            h.job_row, h.job_id, h.priority, h.run_at, h.nth, f.vtime + (h.nth - 1) * f.charge as tag,
+            h.next_priority, h.next_run_at, h.next_job_id
+        from flow as f
+        left join lateral (
+            select
+                q.*, row_number() over ()::integer as nth, lead(q.priority) over () as next_priority,
+                lead(q.run_at) over () as next_run_at, lead(q.job_id) over () as next_job_id
+            from (
+                -- class by class in order, each from its head: the order of the index, with nothing to sort
+                select j.*
+                from unnest(f.head_at, f.head_id) with ordinality as c(run_at, job_id, class)
+                cross join lateral (
+                    select jj.ctid as job_row, jj.job_id, jj.priority, jj.run_at
+                    from fairq.jobs as jj
+                    where jj.queue = p_tick.queue and jj.tenant = f.tenant and jj.state = 'queued'
+                      and jj.priority = c.class - 1
+                      and (jj.run_at, jj.job_id) >= (c.run_at, c.job_id)
+                      -- only what a look has seen: the rest is news for the next one
+                      and jj.changed_xid <> p_own and pg_visible_in_snapshot(jj.changed_xid, p_snap)
+                      and jj.job_id <> all (p_skip)
+                      -- a probe for each job, never a join the planner may turn round
+                      and not exists (select from fairq.leases as l where l.job_id = jj.job_id offset 0)
+                    order by jj.run_at, jj.job_id
+                    limit least(f.room, (select d.jobs from depth as d)) + 1
+                ) as j
+                where c.job_id is not null
+                limit least(f.room, (select d.jobs from depth as d)) + 1
+            ) as q
+        ) as h on true
+    ), chosen as (
+        select h.*
+        from head as h
+        where h.nth <= least(h.room, (select d.jobs from depth as d))
+          and h.tag < coalesce(
+              (
+                  select min(x.tag + x.charge) from head as x
+                  where x.nth = (select d.jobs from depth as d) and x.nth < x.room and x.next_job_id is not null
+              ),
+              9223372036854775807
+          )
+        order by h.tag, h.charge, h.nth, h.served, h.tenant
+        limit p_want
+    )
+    select array_agg(
+        row(
+            u.turn, u.flow_row, u.job_row, u.tenant, u.job_id, u.priority, u.run_at, u.nth, u.tag, u.charge,
+            u.next_priority, u.next_run_at, u.next_job_id
+        )::fairq.pick
+    )
+    into v_picks
+    from (
+        select
+            row_number() over (order by c.tag, c.charge, c.nth, c.served, c.tenant)::integer as turn, c.*
+        from chosen as c
+        union all
+        select null, h.* from head as h where h.job_id is null
+    ) as u;
+    return v_picks;
+end
+$fn$;
+comment on function fairq._pick(fairq.ticks, pg_snapshot, xid8, integer, text[], bigint[]) is 'Chooses the next jobs of a queue in fair order. Internal.';
+revoke all on function fairq._pick(fairq.ticks, pg_snapshot, xid8, integer, text[], bigint[]) from public;
+
+create or replace function fairq._lease(
+    p_queue text, p_picks fairq.pick[], p_dispatch bigint, p_owner text, p_caller text, p_now timestamptz, p_lease interval
+)
+    returns setof fairq.claimed_job
+    language plpgsql
+    set search_path = pg_catalog, pg_temp
+as $fn$
+-- queued -> running: all of the chosen jobs, or none when one of them is held by somebody who may be taking it away.
+--
+-- Locks:  the jobs' rows, for key share, skipping those held for update: nothing waits under the queue's lock.
+begin
+    return query
+    with held as materialized (
+        select
+            p.turn, j.job_id, j.tenant, j.task, j.payload, j.priority, j.attempts + 1 as attempt, j.max_attempts, j.run_at,
+            j.created_at, gen_random_uuid() as lease_token
+        from unnest(p_picks) as p
+        cross join lateral (
+            select jj.* from fairq.jobs as jj where jj.ctid = p.job_row for key share skip locked
+        ) as j
+        where p.turn is not null
+    ), complete as materialized (
+        select count(*) = (select count(*) from unnest(p_picks) as p where p.turn is not null) as yes from held
+    ), leased as (
+        insert into fairq.leases (
+            job_id, queue, tenant, caller, lease_owner, lease_token, attempt, started_at, lease_expires_at, dispatch
+        )
+        select
+            h.job_id, p_queue, h.tenant, p_caller, p_owner, h.lease_token, h.attempt, p_now, p_now + p_lease,
+            p_dispatch + h.turn
+        from held as h
+        where (select c.yes from complete as c)
+    )
+    select
+        h.job_id, p_queue, h.tenant, h.task, h.payload, h.priority, h.attempt, h.max_attempts, h.lease_token,
+        p_now + p_lease, h.run_at, h.created_at
+    from held as h
+    where (select c.yes from complete as c)
+    order by h.turn;
+end
+$fn$;
+comment on function fairq._lease(text, fairq.pick[], bigint, text, text, timestamptz, interval) is 'Leases the chosen jobs to a worker. Internal.';
+revoke all on function fairq._lease(text, fairq.pick[], bigint, text, text, timestamptz, interval) from public;
+
+create or replace function fairq._held_by_others(p_picks fairq.pick[])
+    returns bigint[]
+    language plpgsql
+    set search_path = pg_catalog, pg_temp
+as $fn$
+-- Those of the chosen jobs that _lease could not lock.
+begin
+    return array(
+        select p.job_id from unnest(p_picks) as p
+        where p.turn is not null
+          and not exists (select from fairq.jobs as j where j.ctid = p.job_row for key share skip locked)
+    );
+end
+$fn$;
+comment on function fairq._held_by_others(fairq.pick[]) is 'Which of the chosen jobs are held by other sessions. Internal.';
+revoke all on function fairq._held_by_others(fairq.pick[]) from public;
+
+create or replace function fairq._charge(p_picks fairq.pick[], p_dispatch bigint)
+    returns void
+    language plpgsql
+    set search_path = pg_catalog, pg_temp
+as $fn$
+-- Moves each picked flow past its jobs: charged, counted, its heads at the next one. A flow found empty only loses its heads.
+--
+-- Locks:  the queue's lock is held.
+begin
+    update fairq.flows as f
+    set
+        vtime   = f.vtime + s.took * f.charge,
+        running = f.running + s.took,
+        served  = coalesce(p_dispatch + s.turn, f.served),
+        stamp   = f.stamp + 1,
+        -- priorities before the next job's are used up, those after it are as they were
+        head_at = array[
+            case when s.next_priority = 0 then s.next_run_at end,
+            case when s.next_priority = 1 then s.next_run_at when s.next_priority < 1 then f.head_at[2] end,
+            case when s.next_priority = 2 then s.next_run_at when s.next_priority < 2 then f.head_at[3] end,
+            case when s.next_priority = 3 then s.next_run_at when s.next_priority < 3 then f.head_at[4] end
+        ],
+        head_id = array[
+            case when s.next_priority = 0 then s.next_job_id end,
+            case when s.next_priority = 1 then s.next_job_id when s.next_priority < 1 then f.head_id[2] end,
+            case when s.next_priority = 2 then s.next_job_id when s.next_priority < 2 then f.head_id[3] end,
+            case when s.next_priority = 3 then s.next_job_id when s.next_priority < 3 then f.head_id[4] end
+        ]
+    from (
+        select distinct on (p.flow_row)
+            p.flow_row, coalesce(p.nth, 0) as took, p.turn, p.next_priority, p.next_run_at, p.next_job_id
+        from unnest(p_picks) as p
+        order by p.flow_row, p.nth desc
+    ) as s
+    where f.ctid = s.flow_row;
+end
+$fn$;
+comment on function fairq._charge(fairq.pick[], bigint) is 'Charges the flows for the chosen jobs. Internal.';
+revoke all on function fairq._charge(fairq.pick[], bigint) from public;
+
+create or replace function fairq._write_tick(p_tick fairq.ticks)
+    returns void
+    language plpgsql
+    set search_path = pg_catalog, pg_temp
+as $fn$
+-- The memory for the next look: a new row, and the last one removed.
+declare
+    v_floor bigint;
+begin
+    select f.vtime into v_floor from fairq.flows as f
+    where f.queue = p_tick.queue and f.eligible and f.vtime >= p_tick.pick_floor
+    order by f.vtime, f.charge, f.served, f.tenant
+    limit 1;
+    p_tick.pick_floor := coalesce(v_floor, p_tick.pick_floor);
+
+    delete from fairq.ticks as t where t.queue = p_tick.queue and t.tick_id = p_tick.tick_id;
+    p_tick.tick_id := p_tick.tick_id + 1;
+    insert into fairq.ticks select p_tick.*;
+end
+$fn$;
+comment on function fairq._write_tick(fairq.ticks) is 'Writes down what the scheduler must remember. Internal.';
+revoke all on function fairq._write_tick(fairq.ticks) from public;
+
+create or replace function fairq._catch_up(
+    p_tick fairq.ticks, p_snap pg_snapshot, p_own xid8, p_now timestamptz, p_limit integer
+)
+    returns fairq.ticks
+    language plpgsql
+    set search_path = pg_catalog, pg_temp
+as $fn$
+-- Brings the flows up to date with all that p_snap can see, and with the clock; returns the tick as it is then.
+-- Its ticked_at is p_now when it is worth writing down.
+--
+-- Locks:  the queue's lock is held.
+declare
+    v_news  fairq.news[] := fairq._look(p_tick, p_snap, p_own);
+    v_moved fairq.moved;
+begin
+    p_tick.promote_floor := least(
+        p_tick.promote_floor, (select min(n.run_at) from unnest(v_news) as n where n.state = 'scheduled')
+    );
+
+    v_moved := fairq._expire_due(p_tick, p_now, 100);
+    v_news := v_news || v_moved.news;
+    p_tick.expire_floor := v_moved.floor;
+
+    v_moved := fairq._promote_due(p_tick, p_snap, p_own, p_now, greatest(p_limit, 100));
+    v_news := v_news || v_moved.news;
+    p_tick.promote_floor := v_moved.floor;
+
+    if cardinality(v_news) > 0 then
+        p_tick.virtual_time := fairq._virtual_time(p_tick);
+        p_tick.pick_floor := least(p_tick.pick_floor, fairq._apply(p_tick.queue, v_news, p_tick.virtual_time));
+    end if;
+    if cardinality(v_news) > 0 or p_tick.ticked_at < p_now - interval '1 second' then
+        p_tick.ticked_at := p_now;
+    end if;
+    p_tick.seen := p_snap;
+    p_tick.own_xid := p_own;
+    return p_tick;
+end
+$fn$;
+comment on function fairq._catch_up(fairq.ticks, pg_snapshot, xid8, timestamptz, integer) is 'Brings the scheduler up to date. Internal.';
+revoke all on function fairq._catch_up(fairq.ticks, pg_snapshot, xid8, timestamptz, integer) from public;
+
+create or replace function fairq._reopen(p_tick fairq.ticks, p_job_ids bigint[])
+    returns bigint
+    language plpgsql
+    set search_path = pg_catalog, pg_temp
+as $fn$
+-- A head must not move past a job that was skipped because somebody held it: if they let it go, nothing will tell of it.
+begin
+    return fairq._apply(
+        p_tick.queue,
+        array(
+            select row(j.tenant, 'queued', j.priority, j.run_at, j.job_id, 0)::fairq.news
+            from unnest(p_job_ids) as s(job_id)
+            cross join lateral (
+                select jj.tenant, jj.priority, jj.run_at, jj.job_id from fairq.jobs as jj
+                where jj.job_id = s.job_id and jj.state = 'queued'
+                offset 0
+            ) as j
+        ),
+        p_tick.virtual_time
+    );
+end
+$fn$;
+comment on function fairq._reopen(fairq.ticks, bigint[]) is 'Sets heads back to jobs that were skipped. Internal.';
+revoke all on function fairq._reopen(fairq.ticks, bigint[]) from public;
+
+create or replace function fairq._dispatch(
+    p_queue text, p_owner text, p_caller text, p_limit integer, p_lease interval, p_tenants text[],
+    p_now timestamptz default null
+)
+    returns setof fairq.claimed_job
+    language plpgsql
+    set search_path = pg_catalog, pg_temp
+as $fn$
+-- queued -> running: the scheduler's step, whole.
+--
+-- p_now:  the clock; null for the real one, read once the lock is held. Tests move time here and nowhere else.
+-- Fair:   n jobs are n single picks in one hold of the lock; see _pick.
+-- Locks:  the queue's lock, to the end of the transaction; everything else is skipped if held.
+declare
+    v_now      timestamptz;
+    v_snap     pg_snapshot;
+    v_own      xid8;
+    v_tick     fairq.ticks;
+    v_was      fairq.ticks;
+    v_picks    fairq.pick[];
+    v_skip     bigint[] := '{}';
+    v_dispatch bigint;
+    v_got      integer;
+    v_left     integer := p_limit;
+begin
+    perform fairq._lock_queue(p_queue);
+    v_now := coalesce(p_now, clock_timestamp());
+    v_own := pg_current_xact_id();
+    v_was := fairq._last_tick(p_queue, v_now);
+    -- one snapshot judges everything that follows: two statements would have two
+    v_snap := pg_current_snapshot();
+    v_tick := fairq._catch_up(v_was, v_snap, v_own, v_now, p_limit);
+
+    while v_left > 0 and not (fairq._queue_settings(p_queue)).paused loop
+        v_picks := fairq._pick(v_tick, v_snap, v_own, v_left, p_tenants, v_skip);
+        exit when v_picks is null;
+
+        v_dispatch := nextval('fairq.dispatch_seq') * 1024;
+        return query
+        select c.* from fairq._lease(p_queue, v_picks, v_dispatch, p_owner, p_caller, v_now, p_lease) as c;
+        get diagnostics v_got = row_count;
+        if v_got = 0 and exists (select from unnest(v_picks) as p where p.turn is not null) then
+            v_skip := v_skip || fairq._held_by_others(v_picks);
+            continue;
+        end if;
+        perform fairq._charge(v_picks, v_dispatch);
+        v_left := v_left - v_got;
+    end loop;
+
+    if v_skip <> '{}' then
+        v_tick.pick_floor := least(v_tick.pick_floor, fairq._reopen(v_tick, v_skip));
+    end if;
+    if p_tenants = '{*}' then
+        v_tick.found_empty := v_left > 0;
+    end if;
+    if v_tick.ticked_at = v_now or v_tick.found_empty <> v_was.found_empty or v_skip <> '{}' then
+        perform fairq._write_tick(v_tick);
+    end if;
+end
+$fn$;
+comment on function fairq._dispatch(text, text, text, integer, interval, text[], timestamptz) is 'The scheduler''s step: brings itself up to date, picks, leases and charges. Internal.';
+revoke all on function fairq._dispatch(text, text, text, integer, interval, text[], timestamptz) from public;
+
+--
+-- schema/functions/claim.sql
+--
+
+--
+-- claim: queued -> running
+--
+
+create or replace function fairq._limit_idle_transaction()
+    returns void
+    language plpgsql
+    set search_path = pg_catalog, pg_temp
+as $fn$
+-- A session that forgets its transaction after a claim would stop the queue: at most 10 s of idleness, for this transaction.
+declare
+    v_limit interval := current_setting('idle_in_transaction_session_timeout')::interval;
+begin
+    if v_limit = interval '0' or v_limit > interval '10 seconds' then
+        perform set_config('idle_in_transaction_session_timeout', '10s', true);
+    end if;
+end
+$fn$;
+comment on function fairq._limit_idle_transaction() is 'Bounds how long an idle transaction may hold a queue''s lock. Internal.';
+revoke all on function fairq._limit_idle_transaction() from public;
+
+create or replace function fairq.claim_jobs(
+    p_queue        text default 'default',
+    p_owner        text default null,
+    p_limit        integer default 10,
+    p_lease        interval default null,
+    p_tenant       text default null,
+    p_async_commit boolean default false
+)
+    returns setof fairq.claimed_job
+    language plpgsql
+    security definer
+    set search_path = pg_catalog, pg_temp
+    -- Tables here are empty one moment and huge the next, and are never analyzed in between: each statement has one
+    -- index that serves it, and the planner is not to think of anything else (measured: a join turned round costs 42,000
+    -- buffers). The settings hold for every step called from here.
+    set plan_cache_mode = force_generic_plan
+    set enable_seqscan = off
+    set enable_bitmapscan = off
+    set enable_hashjoin = off
+    set enable_mergejoin = off
+    set enable_material = off
+    set jit = off
+as $fn$
+-- queued -> running
+--
+-- Fair:   between tenants by weight, within a tenant by priority, run_at, job_id; see functions/scheduler.sql.
+-- Locks:  the queue's lock, to the end of the transaction: claim in a transaction of its own.
+-- Raises: 22023 for a bad argument; 0A000 above READ COMMITTED; 55P03 when the queue's lock was not free in time.
+declare
+    v_settings fairq.queues;
+    v_caller   text := fairq._caller();
+    v_tenants  text[];
+begin
+    perform fairq._check_name('p_queue', p_queue, 200);
+    perform fairq._check_name('p_owner', p_owner, 200);
+    if p_limit is null or p_limit not between 1 and 1000 then
+        perform fairq._refuse('p_limit', p_limit::text, 'a number from 1 to 1000');
+    end if;
+    v_settings := fairq._queue_settings(p_queue);
+    p_lease := coalesce(p_lease, v_settings.default_lease);
+    perform fairq._check_span('p_lease', p_lease, interval '1 millisecond', v_settings.longest_lease);
+    if current_setting('transaction_isolation') not in ('read committed', 'read uncommitted') then
+        raise exception 'claim_jobs() cannot run at isolation level %', current_setting('transaction_isolation')
+            using errcode = '0A000', hint = 'Claim in a READ COMMITTED transaction: caps and order are judged on what is committed.';
+    end if;
+
+    v_tenants := fairq._granted_tenants('claim', p_queue, v_caller);
+    if p_tenant is not null then
+        perform fairq._check_name('p_tenant', p_tenant, 200);
+        v_tenants := case when v_tenants = '{*}' or p_tenant = any (v_tenants) then array[p_tenant] else '{}' end;
+    end if;
+    if v_tenants = '{}' then
+        -- nothing is granted here, which looks like a queue with no work
+        return;
+    end if;
+
+    if p_async_commit then
+        perform set_config('synchronous_commit', 'off', true);
+    end if;
+    perform fairq._limit_idle_transaction();
+    return query
+    select c.* from fairq._dispatch(p_queue, p_owner, v_caller, p_limit, p_lease, v_tenants) as c;
+end
+$fn$;
+comment on function fairq.claim_jobs(text, text, integer, interval, text, boolean) is 'queued -> running: leases up to p_limit jobs of a queue to p_owner for p_lease, in fair order; p_tenant restricts it to one tenant. p_async_commit is the caller''s word that its transaction does nothing else: its commit does not wait for the disk, and a server crash may return the job to the queue as if it had not been claimed.';
+revoke all on function fairq.claim_jobs(text, text, integer, interval, text, boolean) from public;
+grant execute on function fairq.claim_jobs(text, text, integer, interval, text, boolean) to fairq_worker;
+
+--
+-- schema/functions/renew.sql
+--
+
+--
+-- renew: running -> running, later lease
+--
+
+create or replace function fairq._renew(p_job_id bigint, p_token uuid, p_lease interval)
+    returns text
+    language plpgsql
+    set search_path = pg_catalog, pg_temp
+as $fn$
+-- running -> running: renewed, cancel_requested or lost.
+--
+-- Locks:  the lease's row.
+-- Raises: 22023 for a lease the job's queue does not allow.
+declare
+    v_lease    fairq.leases := fairq._hold_lease(p_job_id, p_token, fairq._caller());
+    v_settings fairq.queues;
+begin
+    if v_lease.job_id is null then
+        return 'lost';
+    end if;
+    if v_lease.cancel_requested_at is not null then
+        return 'cancel_requested';
+    end if;
+
+    v_settings := fairq._queue_settings(v_lease.queue);
+    p_lease := coalesce(p_lease, v_settings.default_lease);
+    perform fairq._check_span('p_lease', p_lease, interval '1 millisecond', v_settings.longest_lease);
+    update fairq.leases as l
+    -- a shorter renewal never takes back time already granted
+    set lease_expires_at = greatest(l.lease_expires_at, clock_timestamp() + p_lease)
+    where l.job_id = p_job_id;
+    return 'renewed';
+end
+$fn$;
+comment on function fairq._renew(bigint, uuid, interval) is 'Renews one lease. Internal.';
+revoke all on function fairq._renew(bigint, uuid, interval) from public;
+
+create or replace function fairq.renew_job_lease(p_job_id bigint, p_token uuid, p_lease interval default null)
+    returns boolean
+    language plpgsql
+    security definer
+    set search_path = pg_catalog, pg_temp
+    -- see claim_jobs()
+    set plan_cache_mode = force_generic_plan
+    set enable_seqscan = off
+as $fn$
+-- running -> running
+--
+-- Locks:  the lease's row.
+-- Raises: 22023 for a null argument or a lease out of range.
+begin
+    perform fairq._check_batch(array[p_job_id], array[p_token]);
+    perform fairq._check_lease(p_lease);
+    return fairq._renew(p_job_id, p_token, p_lease) = 'renewed';
+end
+$fn$;
+comment on function fairq.renew_job_lease(bigint, uuid, interval) is 'running -> running: the lease now ends p_lease from now, or when it did if that is later. False: stop working, the lease is lost or the job''s cancellation was asked for.';
+revoke all on function fairq.renew_job_lease(bigint, uuid, interval) from public;
+grant execute on function fairq.renew_job_lease(bigint, uuid, interval) to fairq_worker;
+
+create or replace function fairq._check_lease(p_lease interval)
+    returns void
+    language plpgsql
+    set search_path = pg_catalog, pg_temp
+as $fn$
+-- Before any lock; what the job's queue allows is known once the lease is found.
+begin
+    if p_lease is not null then
+        perform fairq._check_span('p_lease', p_lease, interval '1 millisecond', interval '7 days');
+    end if;
+end
+$fn$;
+comment on function fairq._check_lease(interval) is 'Raises 22023 for a lease that no queue allows. Internal.';
+revoke all on function fairq._check_lease(interval) from public;
+
+create or replace function fairq.renew_job_leases(p_job_ids bigint[], p_tokens uuid[], p_lease interval default null)
+    returns setof fairq.job_outcome
+    language plpgsql
+    security definer
+    set search_path = pg_catalog, pg_temp
+    -- see claim_jobs()
+    set plan_cache_mode = force_generic_plan
+    set enable_seqscan = off
+as $fn$
+-- running -> running; many at once
+--
+-- Locks:  the leases' rows, by job id.
+-- Raises: 22023 for arrays or a lease out of range.
+declare
+    v_outcomes text[] := '{}';
+    v_at       integer;
+begin
+    perform fairq._check_batch(p_job_ids, p_tokens);
+    perform fairq._check_lease(p_lease);
+    for v_at in select u.ordinality from unnest(p_job_ids) with ordinality as u(job_id) order by u.job_id, u.ordinality loop
+        v_outcomes[v_at] := fairq._renew(p_job_ids[v_at], p_tokens[v_at], p_lease);
+    end loop;
+    return query select u.job_id, u.outcome from unnest(p_job_ids, v_outcomes) as u(job_id, outcome);
+end
+$fn$;
+comment on function fairq.renew_job_leases(bigint[], uuid[], interval) is 'running -> running for many jobs: renewed, cancel_requested or lost for each, in input order.';
+revoke all on function fairq.renew_job_leases(bigint[], uuid[], interval) from public;
+grant execute on function fairq.renew_job_leases(bigint[], uuid[], interval) to fairq_worker;
+
+--
+-- schema/functions/complete.sql
+--
+
+--
+-- complete: running -> succeeded
+--
+
+create or replace function fairq._complete(p_job_ids bigint[], p_tokens uuid[], p_results jsonb[])
+    returns bigint[]
+    language plpgsql
+    set search_path = pg_catalog, pg_temp
+as $fn$
+-- running -> succeeded: returns the jobs that succeeded by it.
+--
+-- Each lease is locked first, by job id, and the clock read after that: a lease judged by a clock read before the wait
+-- would live too long. No shared row is written: the scheduler learns of it from the settlements.
+-- Locks:  the leases' rows, then the jobs'.
+-- Index:  leases_pkey and jobs_pkey, a probe for each job.
+declare
+    v_done bigint[];
+begin
+    with held as materialized (
+        select l.row_id, u.result, clock_timestamp() as now_held
+        from (
+            select t.job_id, t.token, t.result from unnest(p_job_ids, p_tokens, p_results) as t(job_id, token, result)
+            order by t.job_id
+        ) as u
+        cross join lateral (
+            select ll.ctid as row_id from fairq.leases as ll
+            where ll.job_id = u.job_id and ll.lease_token = u.token
+            for update
+        ) as l
+    ), ended as (
+        delete from fairq.leases as l
+        using held as h
+        where l.ctid = h.row_id and l.lease_expires_at > h.now_held and l.caller = fairq._caller()
+        returning l.*, h.result, h.now_held
+    ), settled as (
+        insert into fairq.settlements (queue, tenant, attempts)
+        select e.queue, e.tenant, count(*) from ended as e group by e.queue, e.tenant
+    ), found as materialized (
+        select e.*, j.row_id
+        from ended as e
+        cross join lateral (
+            select jj.ctid as row_id from fairq.jobs as jj where jj.job_id = e.job_id offset 0
+        ) as j
+    ), gone as (
+        delete from fairq.jobs as j
+        using found as f
+        where j.ctid = f.row_id
+        returning
+            j.*, f.attempt, f.started_at, f.lease_owner, f.lease_token, f.result, f.now_held
+    ), kept as (
+        insert into fairq.finished_jobs (
+            job_id, queue, tenant, task, payload, priority, state, attempts, max_attempts, run_at, cost, operation_key,
+            last_error, created_at, started_at, finished_at, lease_owner, token_hash, result
+        )
+        select
+            g.job_id, g.queue, g.tenant, g.task, g.payload, g.priority, 'succeeded', g.attempt, g.max_attempts, g.run_at,
+            g.cost, g.operation_key, g.last_error, g.created_at, g.started_at, g.now_held, g.lease_owner,
+            sha256(uuid_send(g.lease_token)), g.result
+        from gone as g
+        returning job_id
+    )
+    select array_agg(k.job_id) into v_done from kept as k;
+    return coalesce(v_done, '{}');
+end
+$fn$;
+comment on function fairq._complete(bigint[], uuid[], jsonb[]) is 'Completes jobs whose leases are alive. Internal.';
+revoke all on function fairq._complete(bigint[], uuid[], jsonb[]) from public;
+
+create or replace function fairq._completed_before(p_job_id bigint, p_token uuid)
+    returns boolean
+    language sql
+    stable
+    set search_path = pg_catalog, pg_temp
+as $fn$
+    -- a reply that was lost, and a worker that asks again
+    select exists (
+        select from fairq.finished_jobs as f
+        where f.job_id = p_job_id and f.state = 'succeeded' and f.token_hash = fairq._token_hash(p_token)
+    )
+$fn$;
+comment on function fairq._completed_before(bigint, uuid) is 'Whether this token completed this job. Internal.';
+revoke all on function fairq._completed_before(bigint, uuid) from public;
+
+create or replace function fairq.complete_job(p_job_id bigint, p_token uuid, p_result jsonb default null)
+    returns boolean
+    language plpgsql
+    security definer
+    set search_path = pg_catalog, pg_temp
+    -- see claim_jobs()
+    set plan_cache_mode = force_generic_plan
+    set enable_seqscan = off
+    set enable_bitmapscan = off
+    set enable_hashjoin = off
+    set enable_mergejoin = off
+as $fn$
+-- running -> succeeded
+--
+-- Locks:  the lease's row, then the job's.
+-- Raises: 22023 for a null id or token; 54000 for a result over the queue's payload_limit.
+begin
+    perform fairq._check_batch(array[p_job_id], array[p_token]);
+    if fairq._is_oversized(p_job_id, p_result) then
+        raise exception 'p_result of job % has % bytes, too many for its queue', p_job_id, octet_length(p_result::text)
+            using errcode = '54000', hint = 'Store it elsewhere and complete the job with a reference to it.';
+    end if;
+    return cardinality(fairq._complete(array[p_job_id], array[p_token], array[p_result])) = 1
+        or fairq._completed_before(p_job_id, p_token);
+end
+$fn$;
+comment on function fairq.complete_job(bigint, uuid, jsonb) is 'running -> succeeded, with a result. True also when the same token completed it before; false when the lease is lost: undo what was done.';
+revoke all on function fairq.complete_job(bigint, uuid, jsonb) from public;
+grant execute on function fairq.complete_job(bigint, uuid, jsonb) to fairq_worker;
+
+create or replace function fairq._is_oversized(p_job_id bigint, p_result jsonb)
+    returns boolean
+    language plpgsql
+    stable
+    set search_path = pg_catalog, pg_temp
+as $fn$
+-- Small ones, nearly all, are let through without a look at the queue's settings.
+begin
+    return case
+        when p_result is null or octet_length(p_result::text) <= 8192 then false
+        else octet_length(p_result::text) > coalesce(
+            (select (fairq._queue_settings(l.queue)).payload_limit from fairq.leases as l where l.job_id = p_job_id),
+            67108864
+        )
+    end;
+end
+$fn$;
+comment on function fairq._is_oversized(bigint, jsonb) is 'Whether a result is longer than the job''s queue allows. Internal.';
+revoke all on function fairq._is_oversized(bigint, jsonb) from public;
+
+create or replace function fairq.complete_jobs(p_job_ids bigint[], p_tokens uuid[], p_results jsonb[] default null)
+    returns setof fairq.job_outcome
+    language plpgsql
+    security definer
+    set search_path = pg_catalog, pg_temp
+    -- see claim_jobs()
+    set plan_cache_mode = force_generic_plan
+    set enable_seqscan = off
+    set enable_bitmapscan = off
+    set enable_hashjoin = off
+    set enable_mergejoin = off
+as $fn$
+-- running -> succeeded; many at once
+--
+-- Locks:  the leases' rows, by job id, then the jobs'.
+-- Raises: 22023 for arrays out of range; an oversized result is the outcome too_large of its job alone.
+declare
+    v_large bigint[] := '{}';
+    v_done  bigint[];
+begin
+    perform fairq._check_batch(p_job_ids, p_tokens);
+    if p_results is not null then
+        if cardinality(p_results) <> cardinality(p_job_ids) then
+            perform fairq._refuse('p_results', cardinality(p_results) || ' elements', 'null or as long as p_job_ids');
+        end if;
+        v_large := array(
+            select u.job_id from unnest(p_job_ids, p_results) as u(job_id, result)
+            where fairq._is_oversized(u.job_id, u.result)
+        );
+    end if;
+    if v_large = '{}' then
+        v_done := fairq._complete(p_job_ids, p_tokens, p_results);
+    else
+        v_done := (
+            select fairq._complete(array_agg(u.job_id), array_agg(u.token), array_agg(u.result))
+            from unnest(p_job_ids, p_tokens, p_results) as u(job_id, token, result)
+            where u.job_id <> all (v_large)
+        );
+    end if;
+
+    return query
+    select u.job_id, case
+        when u.job_id = any (v_large) then 'too_large'
+        when u.job_id = any (v_done) and u.nth = 1 then 'succeeded'
+        when fairq._completed_before(u.job_id, u.token) then 'already_succeeded'
+        else 'lost'
+    end
+    from (
+        select t.job_id, t.token, t.ordinality, row_number() over (partition by t.job_id, t.token order by t.ordinality) as nth
+        from unnest(p_job_ids, p_tokens) with ordinality as t(job_id, token)
+    ) as u
+    order by u.ordinality;
+end
+$fn$;
+comment on function fairq.complete_jobs(bigint[], uuid[], jsonb[]) is 'complete_job() for many: succeeded, already_succeeded, lost or too_large for each, in input order.';
+revoke all on function fairq.complete_jobs(bigint[], uuid[], jsonb[]) from public;
+grant execute on function fairq.complete_jobs(bigint[], uuid[], jsonb[]) to fairq_worker;
+
+--
+-- schema/functions/fail.sql
+--
+
+--
+-- fail: running -> scheduled (another attempt later), dead, or cancelled
+--
+
+create or replace function fairq._retry_delay(p_settings fairq.queues, p_attempt integer, p_random double precision)
+    returns interval
+    language sql
+    immutable
+    set search_path = pg_catalog, pg_temp
+as $fn$
+    -- base, doubled with each attempt, capped; a share of it drawn at random (p_random, 0 to 1). Clamped as a number
+    -- before it becomes an interval: 2^1000 seconds is not one.
+    select make_interval(secs =>
+        least(
+            extract(epoch from p_settings.backoff_cap)::double precision,
+            extract(epoch from p_settings.backoff_base)::double precision * power(2, least(p_attempt - 1, 62))
+        ) * (1 - p_settings.backoff_jitter * p_random)
+    )
+$fn$;
+comment on function fairq._retry_delay(fairq.queues, integer, double precision) is 'The wait after a failed attempt. Internal.';
+revoke all on function fairq._retry_delay(fairq.queues, integer, double precision) from public;
+
+create or replace function fairq._error_document(p_error text)
+    returns jsonb
+    language plpgsql
+    immutable
+    set search_path = pg_catalog, pg_temp
+as $fn$
+-- What a worker says went wrong, as JSON that can always be stored: its own object when it is one and of bearable size,
+-- else the beginning of the text and its length. What JSON cannot hold (NUL, lone surrogates) is kept as text.
+begin
+    if p_error is null then
+        return null;
+    end if;
+    if octet_length(p_error) <= 16384 and left(ltrim(p_error), 1) = '{' then
+        begin
+            return p_error::jsonb;
+        exception when others then
+            null;
+        end;
+    end if;
+    return jsonb_build_object('message', left(p_error, 2000), 'length', length(p_error));
+end
+$fn$;
+comment on function fairq._error_document(text) is 'Turns an error of any kind into JSON. Internal.';
+revoke all on function fairq._error_document(text) from public;
+
+create or replace function fairq._fail(
+    p_job_id bigint, p_token uuid, p_error jsonb, p_retry_delay interval, p_retry boolean
+)
+    returns text
+    language plpgsql
+    set search_path = pg_catalog, pg_temp
+as $fn$
+-- running -> scheduled, queued, dead, cancelled; null when the lease is lost.
+--
+-- Locks:  the lease's row, then the job's.
+declare
+    v_lease fairq.leases := fairq._hold_lease(p_job_id, p_token, fairq._caller());
+    v_now   timestamptz := clock_timestamp();
+    v_delay interval;
+    v_ends  text;
+begin
+    if v_lease.job_id is null then
+        return null;
+    end if;
+
+    select case
+        when v_lease.cancel_requested_at is not null then 'cancelled'
+        when not p_retry or v_lease.attempt >= j.max_attempts then 'dead'
+    end
+    into v_ends from fairq.jobs as j where j.job_id = p_job_id;
+    if v_ends is not null then
+        perform fairq._end_job(v_lease, v_ends, v_now, p_error);
+        return v_ends;
+    end if;
+
+    v_delay := coalesce(
+        p_retry_delay, fairq._retry_delay(fairq._queue_settings(v_lease.queue), v_lease.attempt, random())
+    );
+    perform fairq._put_back(
+        v_lease, v_lease.attempt, case when v_delay > interval '0' then v_now + v_delay end, p_error
+    );
+    perform fairq._log(
+        v_lease, 'retry_scheduled', v_now,
+        jsonb_strip_nulls(jsonb_build_object('error', p_error, 'delay_seconds', round(extract(epoch from v_delay), 3)))
+    );
+    return case when v_delay > interval '0' then 'scheduled' else 'queued' end;
+end
+$fn$;
+comment on function fairq._fail(bigint, uuid, jsonb, interval, boolean) is 'Ends one failed attempt. Internal.';
+revoke all on function fairq._fail(bigint, uuid, jsonb, interval, boolean) from public;
+
+create or replace function fairq._check_failure(p_retry_delay interval, p_retry boolean)
+    returns void
+    language plpgsql
+    set search_path = pg_catalog, pg_temp
+as $fn$
+begin
+    if p_retry_delay is not null then
+        perform fairq._check_span('p_retry_delay', p_retry_delay, interval '0', interval '3650 days');
+    end if;
+    if p_retry is null then
+        perform fairq._refuse('p_retry', null, 'true or false');
+    end if;
+end
+$fn$;
+comment on function fairq._check_failure(interval, boolean) is 'Raises 22023 for bad arguments of fail. Internal.';
+revoke all on function fairq._check_failure(interval, boolean) from public;
+
+create or replace function fairq.fail_job(
+    p_job_id      bigint,
+    p_token       uuid,
+    p_error       text default null,
+    p_retry_delay interval default null,
+    p_retry       boolean default true
+)
+    returns text
+    language plpgsql
+    security definer
+    set search_path = pg_catalog, pg_temp
+    -- see claim_jobs()
+    set plan_cache_mode = force_generic_plan
+    set enable_seqscan = off
+as $fn$
+-- running -> scheduled, queued, dead, cancelled
+--
+-- Locks:  the lease's row, then the job's.
+-- Raises: 22023 for a null id or token, or a delay out of range; never for an error text.
+begin
+    perform fairq._check_batch(array[p_job_id], array[p_token]);
+    perform fairq._check_failure(p_retry_delay, p_retry);
+    return fairq._fail(p_job_id, p_token, fairq._error_document(p_error), p_retry_delay, p_retry);
+end
+$fn$;
+comment on function fairq.fail_job(bigint, uuid, text, interval, boolean) is 'running -> scheduled (again after p_retry_delay, or after the queue''s backoff), dead (attempts used up, or p_retry false) or cancelled (if that was asked for): returns the new state, null when the lease is lost. p_error is any text; a JSON object is kept as one.';
+revoke all on function fairq.fail_job(bigint, uuid, text, interval, boolean) from public;
+grant execute on function fairq.fail_job(bigint, uuid, text, interval, boolean) to fairq_worker;
+
+create or replace function fairq.fail_jobs(
+    p_job_ids     bigint[],
+    p_tokens      uuid[],
+    p_errors      text[] default null,
+    p_retry_delay interval default null,
+    p_retry       boolean default true
+)
+    returns setof fairq.job_outcome
+    language plpgsql
+    security definer
+    set search_path = pg_catalog, pg_temp
+    -- see claim_jobs()
+    set plan_cache_mode = force_generic_plan
+    set enable_seqscan = off
+as $fn$
+-- running -> scheduled, queued, dead, cancelled; many at once
+--
+-- Locks:  by job id, the lease's row, then the job's.
+-- Raises: 22023 for arrays or a delay out of range.
+declare
+    v_outcomes text[] := '{}';
+    v_at       integer;
+begin
+    perform fairq._check_batch(p_job_ids, p_tokens);
+    perform fairq._check_failure(p_retry_delay, p_retry);
+    if cardinality(p_errors) <> cardinality(p_job_ids) then
+        perform fairq._refuse('p_errors', cardinality(p_errors) || ' elements', 'null or as long as p_job_ids');
+    end if;
+
+    for v_at in select u.ordinality from unnest(p_job_ids) with ordinality as u(job_id) order by u.job_id, u.ordinality loop
+        v_outcomes[v_at] := fairq._fail(
+            p_job_ids[v_at], p_tokens[v_at], fairq._error_document(p_errors[v_at]), p_retry_delay, p_retry
+        );
+    end loop;
+    return query
+    select u.job_id, coalesce(u.outcome, 'lost') from unnest(p_job_ids, v_outcomes) as u(job_id, outcome);
+end
+$fn$;
+comment on function fairq.fail_jobs(bigint[], uuid[], text[], interval, boolean) is 'fail_job() for many: scheduled, queued, dead, cancelled or lost for each, in input order.';
+revoke all on function fairq.fail_jobs(bigint[], uuid[], text[], interval, boolean) from public;
+grant execute on function fairq.fail_jobs(bigint[], uuid[], text[], interval, boolean) to fairq_worker;
+
+--
+-- schema/functions/release.sql
+--
+
+--
+-- release: running -> queued, the attempt given back; scheduled when snoozed
+--
+
+create or replace function fairq._release(p_job_id bigint, p_token uuid, p_delay interval)
+    returns text
+    language plpgsql
+    set search_path = pg_catalog, pg_temp
+as $fn$
+-- running -> queued, scheduled, cancelled; null when the lease is lost.
+--
+-- Locks:  the lease's row, then the job's.
+declare
+    v_lease fairq.leases := fairq._hold_lease(p_job_id, p_token, fairq._caller());
+    v_now   timestamptz := clock_timestamp();
+begin
+    if v_lease.job_id is null then
+        return null;
+    end if;
+    if v_lease.cancel_requested_at is not null then
+        perform fairq._end_job(v_lease, 'cancelled', v_now, null);
+        return 'cancelled';
+    end if;
+
+    perform fairq._put_back(
+        v_lease, v_lease.attempt - 1, case when p_delay > interval '0' then v_now + p_delay end, null
+    );
+    perform fairq._log(
+        v_lease, 'released', v_now,
+        case when p_delay > interval '0' then jsonb_build_object('delay_seconds', round(extract(epoch from p_delay), 3)) else '{}' end
+    );
+    return case when p_delay > interval '0' then 'scheduled' else 'queued' end;
+end
+$fn$;
+comment on function fairq._release(bigint, uuid, interval) is 'Gives one job back. Internal.';
+revoke all on function fairq._release(bigint, uuid, interval) from public;
+
+create or replace function fairq.release_job(p_job_id bigint, p_token uuid, p_delay interval default null)
+    returns text
+    language plpgsql
+    security definer
+    set search_path = pg_catalog, pg_temp
+    -- see claim_jobs()
+    set plan_cache_mode = force_generic_plan
+    set enable_seqscan = off
+as $fn$
+-- running -> queued, scheduled, cancelled
+--
+-- Locks:  the lease's row, then the job's.
+-- Raises: 22023 for a null id or token, or a delay out of range.
+begin
+    perform fairq._check_batch(array[p_job_id], array[p_token]);
+    perform fairq._check_failure(p_delay, true);
+    return fairq._release(p_job_id, p_token, p_delay);
+end
+$fn$;
+comment on function fairq.release_job(bigint, uuid, interval) is 'running -> queued, or scheduled after p_delay (a snooze): the attempt does not count. Returns the new state (cancelled if that was asked for), null when the lease is lost.';
+revoke all on function fairq.release_job(bigint, uuid, interval) from public;
+grant execute on function fairq.release_job(bigint, uuid, interval) to fairq_worker;
+
+create or replace function fairq.release_jobs(p_job_ids bigint[], p_tokens uuid[], p_delay interval default null)
+    returns setof fairq.job_outcome
+    language plpgsql
+    security definer
+    set search_path = pg_catalog, pg_temp
+    -- see claim_jobs()
+    set plan_cache_mode = force_generic_plan
+    set enable_seqscan = off
+as $fn$
+-- running -> queued, scheduled, cancelled; many at once
+--
+-- Locks:  by job id, the lease's row, then the job's.
+-- Raises: 22023 for arrays or a delay out of range.
+declare
+    v_outcomes text[] := '{}';
+    v_at       integer;
+begin
+    perform fairq._check_batch(p_job_ids, p_tokens);
+    perform fairq._check_failure(p_delay, true);
+    for v_at in select u.ordinality from unnest(p_job_ids) with ordinality as u(job_id) order by u.job_id, u.ordinality loop
+        v_outcomes[v_at] := fairq._release(p_job_ids[v_at], p_tokens[v_at], p_delay);
+    end loop;
+    return query
+    select u.job_id, coalesce(u.outcome, 'lost') from unnest(p_job_ids, v_outcomes) as u(job_id, outcome);
+end
+$fn$;
+comment on function fairq.release_jobs(bigint[], uuid[], interval) is 'release_job() for many: queued, scheduled, cancelled or lost for each, in input order.';
+revoke all on function fairq.release_jobs(bigint[], uuid[], interval) from public;
+grant execute on function fairq.release_jobs(bigint[], uuid[], interval) to fairq_worker;
+
+--
+-- schema/functions/cancel.sql
+--
+
+--
+-- cancel: queued, scheduled -> cancelled; running -> told at its next renewal
+--
+
+create or replace function fairq._request_cancel(p_job_id bigint, p_actor text)
+    returns boolean
+    language plpgsql
+    set search_path = pg_catalog, pg_temp
+as $fn$
+-- running -> running, its cancellation asked for. False when it does not run.
+--
+-- Locks:  the lease's row.
+declare
+    v_lease fairq.leases;
+begin
+    select l.* into v_lease from fairq.leases as l where l.job_id = p_job_id for update;
+    if not found then
+        return false;
+    end if;
+    if v_lease.cancel_requested_at is null then
+        update fairq.leases as l set cancel_requested_at = clock_timestamp() where l.job_id = p_job_id;
+        insert into fairq.job_log (job_id, queue, tenant, event_type, attempt, actor, created_at)
+        values (
+            p_job_id, v_lease.queue, v_lease.tenant, 'cancel_requested', v_lease.attempt, p_actor, clock_timestamp()
+        );
+    end if;
+    return true;
+end
+$fn$;
+comment on function fairq._request_cancel(bigint, text) is 'Asks a running job to stop. Internal.';
+revoke all on function fairq._request_cancel(bigint, text) from public;
+
+create or replace function fairq._hold_waiting(p_job_id bigint)
+    returns fairq.jobs
+    language plpgsql
+    set search_path = pg_catalog, pg_temp
+as $fn$
+-- A job that waits, locked so that no claim takes it; null when there is none such.
+--
+-- The lease is looked for in a statement of its own, after the row is locked: a claim may have come first. In that case
+-- the lock is given up again (a block that fails gives up what it locked), since a worker that ends the job has locked
+-- its lease and will want the row: nobody who holds a job's row ever waits for its lease.
+-- Locks:  the job's row, for update.
+declare
+    v_job fairq.jobs;
+begin
+    select j.* into v_job from fairq.jobs as j where j.job_id = p_job_id for update;
+    if exists (select from fairq.leases as l where l.job_id = p_job_id) then
+        raise exception 'job % runs', p_job_id using errcode = 'QF900';
+    end if;
+    return v_job;
+exception when sqlstate 'QF900' then
+    return null;
+end
+$fn$;
+comment on function fairq._hold_waiting(bigint) is 'Locks a job that waits. Internal.';
+revoke all on function fairq._hold_waiting(bigint) from public;
+
+create or replace function fairq._cancel_waiting(p_job fairq.jobs, p_actor text)
+    returns void
+    language plpgsql
+    set search_path = pg_catalog, pg_temp
+as $fn$
+-- queued, scheduled -> cancelled. Its tenant is never charged; the scheduler finds out when it looks for the job.
+--
+-- Locks:  the job's row is held.
+declare
+    v_now timestamptz := clock_timestamp();
+begin
+    delete from fairq.jobs as j where j.job_id = p_job.job_id;
+    insert into fairq.finished_jobs (
+        job_id, queue, tenant, task, payload, priority, state, attempts, max_attempts, run_at, cost, operation_key,
+        last_error, created_at, finished_at
+    )
+    values (
+        p_job.job_id, p_job.queue, p_job.tenant, p_job.task, p_job.payload, p_job.priority, 'cancelled', p_job.attempts,
+        p_job.max_attempts, p_job.run_at, p_job.cost, p_job.operation_key, p_job.last_error, p_job.created_at, v_now
+    );
+    insert into fairq.job_log (job_id, queue, tenant, event_type, attempt, actor, created_at)
+    values (p_job.job_id, p_job.queue, p_job.tenant, 'cancelled', p_job.attempts, p_actor, v_now);
+end
+$fn$;
+comment on function fairq._cancel_waiting(fairq.jobs, text) is 'Cancels a job that waits. Internal.';
+revoke all on function fairq._cancel_waiting(fairq.jobs, text) from public;
+
+create or replace function fairq._find_job(p_job_id bigint, p_verb text)
+    returns text
+    language plpgsql
+    stable
+    set search_path = pg_catalog, pg_temp
+as $fn$
+-- waiting (or running), finished or not_found; the last also for a job the caller may not touch.
+declare
+    v_queue  text;
+    v_tenant text;
+    v_where  text;
+    v_granted text[];
+begin
+    select j.queue, j.tenant, 'waiting' into v_queue, v_tenant, v_where from fairq.jobs as j where j.job_id = p_job_id;
+    if not found then
+        select f.queue, f.tenant, 'finished' into v_queue, v_tenant, v_where
+        from fairq.finished_jobs as f where f.job_id = p_job_id;
+    end if;
+    v_granted := fairq._granted_tenants(p_verb, v_queue, fairq._caller());
+    if v_granted = '{*}' or v_tenant = any (v_granted) then
+        return v_where;
+    end if;
+    return 'not_found';
+end
+$fn$;
+comment on function fairq._find_job(bigint, text) is 'Where a job is, if the caller may know. Internal.';
+revoke all on function fairq._find_job(bigint, text) from public;
+
+create or replace function fairq.cancel_job(p_job_id bigint)
+    returns text
+    language plpgsql
+    security definer
+    set search_path = pg_catalog, pg_temp
+    -- see claim_jobs()
+    set plan_cache_mode = force_generic_plan
+    set enable_seqscan = off
+as $fn$
+-- queued, scheduled -> cancelled; running -> asked to stop
+--
+-- Locks:  the lease's row, or the job's; never both at once.
+-- Raises: 22023 for a null id; 40001 when the job kept moving.
+declare
+    v_actor text := fairq._caller();
+    v_job   fairq.jobs;
+    v_where text;
+begin
+    if p_job_id is null then
+        perform fairq._refuse('p_job_id', null, 'a job''s id');
+    end if;
+    for v_try in 1..10 loop
+        v_where := fairq._find_job(p_job_id, 'cancel');
+        if v_where <> 'waiting' then
+            return v_where;
+        end if;
+        if fairq._request_cancel(p_job_id, v_actor) then
+            return 'cancel_requested';
+        end if;
+        v_job := fairq._hold_waiting(p_job_id);
+        if v_job.job_id is not null then
+            perform fairq._cancel_waiting(v_job, v_actor);
+            return 'cancelled';
+        end if;
+    end loop;
+
+    raise exception 'job % kept moving', p_job_id using errcode = '40001', hint = 'Try again.';
+end
+$fn$;
+comment on function fairq.cancel_job(bigint) is 'Cancels a job that waits (cancelled), or asks a running one to stop (cancel_requested: its worker hears at the next renewal; failed, released or expired it is then cancelled, completed it has succeeded). Else finished, or not_found.';
+revoke all on function fairq.cancel_job(bigint) from public;
+grant execute on function fairq.cancel_job(bigint) to fairq_producer, fairq_tenant, fairq_operator;
+
+--
+-- schema/functions/reschedule.sql
+--
+
+--
+-- reschedule: another time or priority for a job that waits
+--
+
+create or replace function fairq.reschedule_job(
+    p_job_id   bigint,
+    p_run_at   timestamptz default null,
+    p_delay    interval default null,
+    p_priority integer default null
+)
+    returns text
+    language plpgsql
+    security definer
+    set search_path = pg_catalog, pg_temp
+    -- see claim_jobs()
+    set plan_cache_mode = force_generic_plan
+    set enable_seqscan = off
+as $fn$
+-- queued, scheduled -> queued, scheduled
+--
+-- Locks:  the job's row.
+-- Raises: 22023 for bad arguments, or none.
+declare
+    v_now timestamptz := clock_timestamp();
+    v_job fairq.jobs;
+begin
+    if p_job_id is null then
+        perform fairq._refuse('p_job_id', null, 'a job''s id');
+    end if;
+    if num_nonnulls(p_run_at, p_delay, p_priority) = 0 or not isfinite(p_run_at) or num_nonnulls(p_run_at, p_delay) = 2 then
+        perform fairq._refuse('p_run_at', p_run_at::text, 'finite, and given without p_delay; or a p_delay or p_priority given');
+    end if;
+    perform fairq._check_failure(p_delay, true);
+    if p_priority not between 0 and 3 then
+        perform fairq._refuse('p_priority', p_priority::text, 'a number from 0 (first) to 3');
+    end if;
+
+    v_job := fairq._hold_waiting(p_job_id);
+    if v_job.job_id is null then
+        return case fairq._find_job(p_job_id, 'cancel') when 'waiting' then 'running' else fairq._find_job(p_job_id, 'cancel') end;
+    end if;
+    v_job.run_at := coalesce(p_run_at, v_now + p_delay, v_job.run_at);
+    v_job.state := case when v_job.run_at > v_now then 'scheduled' else 'queued' end;
+    update fairq.jobs as j
+    set
+        run_at = v_job.run_at, state = v_job.state, priority = coalesce(p_priority, j.priority),
+        changed_xid = pg_current_xact_id()
+    where j.job_id = p_job_id;
+    insert into fairq.job_log (job_id, queue, tenant, event_type, attempt, actor, details, created_at)
+    values (
+        p_job_id, v_job.queue, v_job.tenant, 'rescheduled', v_job.attempts, fairq._caller(),
+        jsonb_build_object('run_at', v_job.run_at, 'priority', coalesce(p_priority, v_job.priority)), v_now
+    );
+    return v_job.state;
+end
+$fn$;
+comment on function fairq.reschedule_job(bigint, timestamptz, interval, integer) is 'Changes time (p_run_at or p_delay) or priority of a job that waits: its new state; else running, finished or not_found.';
+revoke all on function fairq.reschedule_job(bigint, timestamptz, interval, integer) from public;
+grant execute on function fairq.reschedule_job(bigint, timestamptz, interval, integer) to fairq_operator;
+
+--
+-- schema/functions/retry.sql
+--
+
+--
+-- retry: dead, cancelled -> queued
+--
+
+create or replace function fairq.retry_job(p_job_id bigint)
+    returns text
+    language plpgsql
+    security definer
+    set search_path = pg_catalog, pg_temp
+    -- see claim_jobs()
+    set plan_cache_mode = force_generic_plan
+    set enable_seqscan = off
+as $fn$
+-- dead, cancelled -> queued, under its old id, with all its attempts before it again
+--
+-- Locks:  the job's row in finished_jobs.
+-- Raises: 22023 for a null id.
+declare
+    v_job fairq.finished_jobs;
+    v_now timestamptz;
+begin
+    if p_job_id is null then
+        perform fairq._refuse('p_job_id', null, 'a job''s id');
+    end if;
+    select f.* into v_job from fairq.finished_jobs as f where f.job_id = p_job_id for update;
+    if not found then
+        return case when exists (select from fairq.jobs as j where j.job_id = p_job_id) then 'not_finished' else 'not_found' end;
+    end if;
+    if v_job.state = 'succeeded' then
+        return 'succeeded';
+    end if;
+
+    v_now := clock_timestamp();
+    delete from fairq.finished_jobs as f where f.job_id = p_job_id;
+    insert into fairq.jobs (
+        job_id, queue, tenant, task, payload, priority, state, max_attempts, run_at, cost, operation_key, last_error,
+        created_at
+    )
+    values (
+        p_job_id, v_job.queue, v_job.tenant, v_job.task, v_job.payload, v_job.priority, 'queued', v_job.max_attempts, v_now,
+        v_job.cost, v_job.operation_key, v_job.last_error, v_job.created_at
+    );
+    insert into fairq.job_log (job_id, queue, tenant, event_type, attempt, actor, details, created_at)
+    values (
+        p_job_id, v_job.queue, v_job.tenant, 'revived', v_job.attempts, fairq._caller(),
+        jsonb_build_object('from', v_job.state), v_now
+    );
+    return 'queued';
+end
+$fn$;
+comment on function fairq.retry_job(bigint) is 'dead, cancelled -> queued, with its attempts counted anew: queued; else succeeded, not_finished or not_found.';
+revoke all on function fairq.retry_job(bigint) from public;
+grant execute on function fairq.retry_job(bigint) to fairq_operator;
+
+--
+-- schema/functions/see.sql
+--
+
+--
+-- see: what waits, what runs, and why a job has not started
+--
+-- Counts stop at 10,000: a look at a queue must cost the same whatever its backlog.
+
+create or replace function fairq.queue_stats(p_queue text default null)
+    returns setof fairq.queue_stat
+    language plpgsql
+    stable
+    security definer
+    set search_path = pg_catalog, pg_temp
+    -- see claim_jobs()
+    set plan_cache_mode = force_generic_plan
+    set enable_seqscan = off
+as $fn$
+-- Index:  jobs_promote_idx, leases_expire_idx, flows_pick_idx; at most 10,000 entries of each for a queue.
+begin
+    return query
+    select
+        s.queue,
+        (fairq._queue_settings(s.queue)).paused,
+        (select count(*) from (
+            select from fairq.flows as f where f.queue = s.queue and f.eligible limit 10000
+        ) as n),
+        (select count(*) from (
+            select from fairq.jobs as j where j.queue = s.queue and j.state = 'scheduled' limit 10000
+        ) as n),
+        (select count(*) from (
+            select from fairq.leases as l where l.queue = s.queue limit 10000
+        ) as n),
+        (select min(j.run_at) from fairq.jobs as j where j.queue = s.queue and j.state = 'scheduled'),
+        (select t.ticked_at from fairq.ticks as t where t.queue = s.queue order by t.tick_id desc limit 1)
+    from fairq.schedulers as s
+    where p_queue is null or s.queue = p_queue
+    order by s.queue;
+end
+$fn$;
+comment on function fairq.queue_stats(text) is 'One row for each queue that was ever claimed from: paused, tenants that may be picked, scheduled and running jobs (counts stop at 10,000), when the next scheduled one is due, the scheduler''s last tick.';
+revoke all on function fairq.queue_stats(text) from public;
+grant execute on function fairq.queue_stats(text) to fairq_operator, fairq_worker;
+
+create or replace function fairq.tenant_stats(p_queue text)
+    returns setof fairq.tenant_stat
+    language plpgsql
+    stable
+    security definer
+    set search_path = pg_catalog, pg_temp
+    -- see claim_jobs()
+    set plan_cache_mode = force_generic_plan
+    set enable_seqscan = off
+as $fn$
+-- Index:  flows_pick_idx; jobs_claim_idx, at most 10,000 entries for a tenant.
+-- Raises: 22023 for a bad queue.
+begin
+    perform fairq._check_name('p_queue', p_queue, 200);
+    return query
+    select
+        f.tenant, f.weight, f.max_running, f.paused, f.running,
+        (select count(*) from (
+            select from fairq.jobs as j
+            where j.queue = f.queue and j.tenant = f.tenant and j.state = 'queued'
+              and not exists (select from fairq.leases as l where l.job_id = j.job_id offset 0)
+            limit 10000
+        ) as n),
+        f.vtime,
+        case
+            when f.paused then 'paused'
+            when f.running >= f.max_running then 'at its cap'
+            when not f.has_work then 'no work'
+        end
+    from fairq.flows as f
+    where f.queue = p_queue
+    order by f.eligible desc, f.vtime, f.tenant;
+end
+$fn$;
+comment on function fairq.tenant_stats(text) is 'One row for each tenant the scheduler of a queue knows: its wishes, running and queued jobs (counts stop at 10,000), virtual time, and what keeps it from being picked.';
+revoke all on function fairq.tenant_stats(text) from public;
+grant execute on function fairq.tenant_stats(text) to fairq_operator;
+
+create or replace function fairq.explain_wait(p_job_id bigint)
+    returns text
+    language plpgsql
+    stable
+    security definer
+    set search_path = pg_catalog, pg_temp
+    -- see claim_jobs()
+    set plan_cache_mode = force_generic_plan
+    set enable_seqscan = off
+as $fn$
+-- Index:  primary keys; flows_key_idx; jobs_claim_idx, at most 10,000 entries.
+-- Raises: 22023 for a null id.
+declare
+    v_job   fairq.jobs;
+    v_flow  fairq.flows;
+    v_lease fairq.leases;
+    v_ahead bigint;
+begin
+    if p_job_id is null then
+        perform fairq._refuse('p_job_id', null, 'a job''s id');
+    end if;
+    if fairq._find_job(p_job_id, 'cancel') <> 'waiting' then
+        return replace(fairq._find_job(p_job_id, 'cancel'), '_', ' ');
+    end if;
+    select j.* into v_job from fairq.jobs as j where j.job_id = p_job_id;
+    select l.* into v_lease from fairq.leases as l where l.job_id = p_job_id;
+    select f.* into v_flow from fairq.flows as f
+    where f.queue = v_job.queue and f.tenant = v_job.tenant order by f.stamp desc limit 1;
+    select count(*) into v_ahead from (
+        select from fairq.jobs as j
+        where j.queue = v_job.queue and j.tenant = v_job.tenant and j.state = 'queued'
+          and (j.priority, j.run_at, j.job_id) < (v_job.priority, v_job.run_at, v_job.job_id)
+          and not exists (select from fairq.leases as l where l.job_id = j.job_id offset 0)
+        limit 10000
+    ) as n;
+
+    return case
+        when v_lease.lease_expires_at <= clock_timestamp() then 'its lease is over: the next claim of the queue ends the attempt'
+        when v_lease.job_id is not null then 'it runs'
+        when (fairq._queue_settings(v_job.queue)).paused then 'its queue is paused'
+        when v_job.state = 'scheduled' and v_job.run_at > clock_timestamp() then format('it is not due before %s', v_job.run_at)
+        when v_flow.paused then 'its tenant is paused'
+        when v_flow.running >= v_flow.max_running then format('its tenant is at its cap of %s', v_flow.max_running)
+        else format('it is behind %s of its own tenant''s jobs', v_ahead)
+    end;
+end
+$fn$;
+comment on function fairq.explain_wait(bigint) is 'Why a job has not started, in words.';
+revoke all on function fairq.explain_wait(bigint) from public;
+grant execute on function fairq.explain_wait(bigint) to fairq_operator, fairq_producer, fairq_tenant;
+
+--
+-- schema/finish.sql
+--
+
+--
+-- The end of an installation: nobody keeps what only the installation needed
+--
+
+set local role fairq_owner;
+revoke create on schema fairq from fairq_api;
+grant usage on schema fairq to fairq_worker, fairq_producer, fairq_tenant, fairq_operator;
+
+reset role;
+
+do $fn$
+declare
+    v_role text;
+begin
+    foreach v_role in array regexp_split_to_array(btrim(current_setting('fairq_install.taken')), ' ') loop
+        if v_role <> '' then
+            execute format('revoke %I from current_user', v_role);
+        end if;
+    end loop;
+end
+$fn$;

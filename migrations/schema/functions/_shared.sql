@@ -1,0 +1,219 @@
+--
+-- shared: what several rooms use
+--
+
+create or replace function fairq._refuse(p_name text, p_value text, p_rule text)
+    returns void
+    language plpgsql
+    set search_path = pg_catalog, pg_temp
+as $fn$
+-- The one place that raises 22023.
+begin
+    raise exception '% must be %, not %', p_name, p_rule, coalesce(left(p_value, 100), 'null')
+        using errcode = '22023', hint = 'Nothing was changed.';
+end
+$fn$;
+comment on function fairq._refuse(text, text, text) is 'Raises 22023: the argument, the rule and the value. Internal.';
+revoke all on function fairq._refuse(text, text, text) from public;
+
+create or replace function fairq._check_name(p_name text, p_value text, p_longest integer)
+    returns void
+    language plpgsql
+    set search_path = pg_catalog, pg_temp
+as $fn$
+-- Raises: 22023 for a name that is null, blank, reserved or too long. Names are kept as they are, never cut.
+begin
+    if p_value is null or btrim(p_value) = '' or p_value in ('*', '@own') or octet_length(p_value) > p_longest then
+        perform fairq._refuse(
+            p_name, p_value, format('a name of 1 to %s bytes, not blank, not * or @own', p_longest)
+        );
+    end if;
+end
+$fn$;
+comment on function fairq._check_name(text, text, integer) is 'Raises 22023 for a queue, tenant, task or owner that cannot be one. Internal.';
+revoke all on function fairq._check_name(text, text, integer) from public;
+
+create or replace function fairq._check_span(p_name text, p_value interval, p_least interval, p_most interval)
+    returns void
+    language plpgsql
+    set search_path = pg_catalog, pg_temp
+as $fn$
+-- Raises: 22023 for a span of time that is null or out of range; infinite ones are out of every range.
+begin
+    if p_value is null or p_value < p_least or p_value > p_most then
+        perform fairq._refuse(p_name, p_value::text, format('an interval from %s to %s', p_least, p_most));
+    end if;
+end
+$fn$;
+comment on function fairq._check_span(text, interval, interval, interval) is 'Raises 22023 for an interval out of range. Internal.';
+revoke all on function fairq._check_span(text, interval, interval, interval) from public;
+
+create or replace function fairq._check_batch(p_job_ids bigint[], p_tokens uuid[])
+    returns void
+    language plpgsql
+    set search_path = pg_catalog, pg_temp
+as $fn$
+-- Raises: 22023 unless the two arrays are of one length, from 1 to 1,000, with no null in them.
+begin
+    if p_job_ids is null or p_tokens is null or cardinality(p_job_ids) <> cardinality(p_tokens)
+       or cardinality(p_job_ids) not between 1 and 1000 then
+        perform fairq._refuse(
+            'p_job_ids and p_tokens', format('%s and %s elements', cardinality(p_job_ids), cardinality(p_tokens)),
+            'two arrays of one length, from 1 to 1000'
+        );
+    end if;
+    if array_position(p_job_ids, null) is not null or array_position(p_tokens, null) is not null then
+        perform fairq._refuse('p_job_ids and p_tokens', 'null', 'free of nulls');
+    end if;
+end
+$fn$;
+comment on function fairq._check_batch(bigint[], uuid[]) is 'Raises 22023 for the arrays of a batch verb. Internal.';
+revoke all on function fairq._check_batch(bigint[], uuid[]) from public;
+
+create or replace function fairq._queue_settings(p_queue text)
+    returns fairq.queues
+    language plpgsql
+    stable
+    set search_path = pg_catalog, pg_temp
+as $fn$
+-- The queue's own row, else that of *. A queue need not be declared.
+declare
+    v_settings fairq.queues;
+begin
+    select q.* into v_settings from fairq.queues as q where q.queue = p_queue;
+    if not found then
+        select q.* into v_settings from fairq.queues as q where q.queue = '*';
+    end if;
+    return v_settings;
+end
+$fn$;
+comment on function fairq._queue_settings(text) is 'The settings in force for a queue. Internal.';
+revoke all on function fairq._queue_settings(text) from public;
+
+create or replace function fairq._token_hash(p_token uuid)
+    returns bytea
+    language sql
+    immutable
+    set search_path = pg_catalog, pg_temp
+as $fn$
+    select sha256(uuid_send(p_token))
+$fn$;
+comment on function fairq._token_hash(uuid) is 'How the last token of an ended job is remembered. Internal.';
+revoke all on function fairq._token_hash(uuid) from public;
+
+create or replace function fairq._log(
+    p_lease fairq.leases, p_event text, p_now timestamptz, p_details jsonb default '{}'
+)
+    returns void
+    language sql
+    set search_path = pg_catalog, pg_temp
+as $fn$
+    -- an attempt ended otherwise than well
+    insert into fairq.job_log (job_id, queue, tenant, event_type, attempt, actor, started_at, details, created_at)
+    values (
+        (p_lease).job_id, (p_lease).queue, (p_lease).tenant, p_event, (p_lease).attempt, (p_lease).lease_owner,
+        (p_lease).started_at, p_details, p_now
+    )
+$fn$;
+comment on function fairq._log(fairq.leases, text, timestamptz, jsonb) is 'Writes the end of an attempt to job_log. Internal.';
+revoke all on function fairq._log(fairq.leases, text, timestamptz, jsonb) from public;
+
+create or replace function fairq._hold_lease(p_job_id bigint, p_token uuid, p_caller text)
+    returns fairq.leases
+    language plpgsql
+    set search_path = pg_catalog, pg_temp
+as $fn$
+-- The guard of renew, fail and release: the lease, locked, if it is this caller's under this token and still alive.
+--
+-- Locks:  the lease's row. Then the clock is read: a lease judged by a clock read before the wait would live too long.
+declare
+    v_lease fairq.leases;
+begin
+    select l.* into v_lease from fairq.leases as l where l.job_id = p_job_id for update;
+    if found and v_lease.lease_token = p_token and v_lease.caller = p_caller
+       and v_lease.lease_expires_at > clock_timestamp() then
+        return v_lease;
+    end if;
+    -- wrong job, token, caller or too late: one answer
+    return null;
+end
+$fn$;
+comment on function fairq._hold_lease(bigint, uuid, text) is 'Locks a live lease and returns it, or null. Internal.';
+revoke all on function fairq._hold_lease(bigint, uuid, text) from public;
+
+create or replace function fairq._put_back(
+    p_lease fairq.leases, p_attempts integer, p_run_at timestamptz, p_error jsonb, p_is_fed boolean default false
+)
+    returns void
+    language plpgsql
+    set search_path = pg_catalog, pg_temp
+as $fn$
+-- running -> queued, or scheduled when p_run_at is given
+--
+-- p_is_fed: the scheduler does this itself and feeds it to its own look, so neither feed must tell it again.
+-- Locks:    the lease's row is held; the job's row.
+begin
+    update fairq.jobs as j
+    set
+        state       = case when p_run_at is null then 'queued' else 'scheduled' end,
+        run_at      = coalesce(p_run_at, j.run_at),
+        attempts    = p_attempts,
+        last_error  = coalesce(p_error, j.last_error),
+        changed_xid = case when p_is_fed then j.changed_xid else pg_current_xact_id() end
+    where j.job_id = (p_lease).job_id;
+
+    perform fairq._drop_lease(p_lease, p_is_fed);
+end
+$fn$;
+comment on function fairq._put_back(fairq.leases, integer, timestamptz, jsonb, boolean) is 'Returns a running job to the waiting ones. Internal.';
+revoke all on function fairq._put_back(fairq.leases, integer, timestamptz, jsonb, boolean) from public;
+
+create or replace function fairq._drop_lease(p_lease fairq.leases, p_is_fed boolean)
+    returns void
+    language plpgsql
+    set search_path = pg_catalog, pg_temp
+as $fn$
+-- The end of an attempt, and the scheduler told of it (by a settlement, unless it is the scheduler that does it).
+begin
+    delete from fairq.leases as l where l.job_id = (p_lease).job_id;
+    if not p_is_fed then
+        insert into fairq.settlements (queue, tenant, attempts) values ((p_lease).queue, (p_lease).tenant, 1);
+    end if;
+end
+$fn$;
+comment on function fairq._drop_lease(fairq.leases, boolean) is 'Ends an attempt. Internal.';
+revoke all on function fairq._drop_lease(fairq.leases, boolean) from public;
+
+create or replace function fairq._end_job(
+    p_lease fairq.leases, p_state text, p_now timestamptz, p_error jsonb, p_is_fed boolean default false
+)
+    returns void
+    language plpgsql
+    set search_path = pg_catalog, pg_temp
+as $fn$
+-- running -> dead, cancelled
+--
+-- Locks:  the lease's row is held; the job's row.
+begin
+    with gone as (
+        delete from fairq.jobs as j where j.job_id = (p_lease).job_id returning j.*
+    )
+    insert into fairq.finished_jobs (
+        job_id, queue, tenant, task, payload, priority, state, attempts, max_attempts, run_at, cost, operation_key,
+        last_error, created_at, started_at, finished_at, lease_owner, token_hash
+    )
+    select
+        g.job_id, g.queue, g.tenant, g.task, g.payload, g.priority, p_state, (p_lease).attempt, g.max_attempts, g.run_at,
+        g.cost, g.operation_key, coalesce(p_error, g.last_error), g.created_at, (p_lease).started_at, p_now,
+        (p_lease).lease_owner, fairq._token_hash((p_lease).lease_token)
+    from gone as g;
+
+    perform fairq._drop_lease(p_lease, p_is_fed);
+    perform fairq._log(
+        p_lease, p_state, p_now,
+        case when p_error is null then '{}' else jsonb_build_object('error', p_error) end
+    );
+end
+$fn$;
+comment on function fairq._end_job(fairq.leases, text, timestamptz, jsonb, boolean) is 'Ends a running job otherwise than well. Internal.';
+revoke all on function fairq._end_job(fairq.leases, text, timestamptz, jsonb, boolean) from public;

@@ -1,0 +1,190 @@
+--
+-- complete: running -> succeeded
+--
+
+create or replace function fairq._complete(p_job_ids bigint[], p_tokens uuid[], p_results jsonb[])
+    returns bigint[]
+    language plpgsql
+    set search_path = pg_catalog, pg_temp
+as $fn$
+-- running -> succeeded: returns the jobs that succeeded by it.
+--
+-- Each lease is locked first, by job id, and the clock read after that: a lease judged by a clock read before the wait
+-- would live too long. No shared row is written: the scheduler learns of it from the settlements.
+-- Locks:  the leases' rows, then the jobs'.
+-- Index:  leases_pkey and jobs_pkey, a probe for each job.
+declare
+    v_done bigint[];
+begin
+    with held as materialized (
+        select l.row_id, u.result, clock_timestamp() as now_held
+        from (
+            select t.job_id, t.token, t.result from unnest(p_job_ids, p_tokens, p_results) as t(job_id, token, result)
+            order by t.job_id
+        ) as u
+        cross join lateral (
+            select ll.ctid as row_id from fairq.leases as ll
+            where ll.job_id = u.job_id and ll.lease_token = u.token
+            for update
+        ) as l
+    ), ended as (
+        delete from fairq.leases as l
+        using held as h
+        where l.ctid = h.row_id and l.lease_expires_at > h.now_held and l.caller = fairq._caller()
+        returning l.*, h.result, h.now_held
+    ), settled as (
+        insert into fairq.settlements (queue, tenant, attempts)
+        select e.queue, e.tenant, count(*) from ended as e group by e.queue, e.tenant
+    ), found as materialized (
+        select e.*, j.row_id
+        from ended as e
+        cross join lateral (
+            select jj.ctid as row_id from fairq.jobs as jj where jj.job_id = e.job_id offset 0
+        ) as j
+    ), gone as (
+        delete from fairq.jobs as j
+        using found as f
+        where j.ctid = f.row_id
+        returning
+            j.*, f.attempt, f.started_at, f.lease_owner, f.lease_token, f.result, f.now_held
+    ), kept as (
+        insert into fairq.finished_jobs (
+            job_id, queue, tenant, task, payload, priority, state, attempts, max_attempts, run_at, cost, operation_key,
+            last_error, created_at, started_at, finished_at, lease_owner, token_hash, result
+        )
+        select
+            g.job_id, g.queue, g.tenant, g.task, g.payload, g.priority, 'succeeded', g.attempt, g.max_attempts, g.run_at,
+            g.cost, g.operation_key, g.last_error, g.created_at, g.started_at, g.now_held, g.lease_owner,
+            sha256(uuid_send(g.lease_token)), g.result
+        from gone as g
+        returning job_id
+    )
+    select array_agg(k.job_id) into v_done from kept as k;
+    return coalesce(v_done, '{}');
+end
+$fn$;
+comment on function fairq._complete(bigint[], uuid[], jsonb[]) is 'Completes jobs whose leases are alive. Internal.';
+revoke all on function fairq._complete(bigint[], uuid[], jsonb[]) from public;
+
+create or replace function fairq._completed_before(p_job_id bigint, p_token uuid)
+    returns boolean
+    language sql
+    stable
+    set search_path = pg_catalog, pg_temp
+as $fn$
+    -- a reply that was lost, and a worker that asks again
+    select exists (
+        select from fairq.finished_jobs as f
+        where f.job_id = p_job_id and f.state = 'succeeded' and f.token_hash = fairq._token_hash(p_token)
+    )
+$fn$;
+comment on function fairq._completed_before(bigint, uuid) is 'Whether this token completed this job. Internal.';
+revoke all on function fairq._completed_before(bigint, uuid) from public;
+
+create or replace function fairq.complete_job(p_job_id bigint, p_token uuid, p_result jsonb default null)
+    returns boolean
+    language plpgsql
+    security definer
+    set search_path = pg_catalog, pg_temp
+    -- see claim_jobs()
+    set plan_cache_mode = force_generic_plan
+    set enable_seqscan = off
+    set enable_bitmapscan = off
+    set enable_hashjoin = off
+    set enable_mergejoin = off
+as $fn$
+-- running -> succeeded
+--
+-- Locks:  the lease's row, then the job's.
+-- Raises: 22023 for a null id or token; 54000 for a result over the queue's payload_limit.
+begin
+    perform fairq._check_batch(array[p_job_id], array[p_token]);
+    if fairq._is_oversized(p_job_id, p_result) then
+        raise exception 'p_result of job % has % bytes, too many for its queue', p_job_id, octet_length(p_result::text)
+            using errcode = '54000', hint = 'Store it elsewhere and complete the job with a reference to it.';
+    end if;
+    return cardinality(fairq._complete(array[p_job_id], array[p_token], array[p_result])) = 1
+        or fairq._completed_before(p_job_id, p_token);
+end
+$fn$;
+comment on function fairq.complete_job(bigint, uuid, jsonb) is 'running -> succeeded, with a result. True also when the same token completed it before; false when the lease is lost: undo what was done.';
+revoke all on function fairq.complete_job(bigint, uuid, jsonb) from public;
+grant execute on function fairq.complete_job(bigint, uuid, jsonb) to fairq_worker;
+
+create or replace function fairq._is_oversized(p_job_id bigint, p_result jsonb)
+    returns boolean
+    language plpgsql
+    stable
+    set search_path = pg_catalog, pg_temp
+as $fn$
+-- Small ones, nearly all, are let through without a look at the queue's settings.
+begin
+    return case
+        when p_result is null or octet_length(p_result::text) <= 8192 then false
+        else octet_length(p_result::text) > coalesce(
+            (select (fairq._queue_settings(l.queue)).payload_limit from fairq.leases as l where l.job_id = p_job_id),
+            67108864
+        )
+    end;
+end
+$fn$;
+comment on function fairq._is_oversized(bigint, jsonb) is 'Whether a result is longer than the job''s queue allows. Internal.';
+revoke all on function fairq._is_oversized(bigint, jsonb) from public;
+
+create or replace function fairq.complete_jobs(p_job_ids bigint[], p_tokens uuid[], p_results jsonb[] default null)
+    returns setof fairq.job_outcome
+    language plpgsql
+    security definer
+    set search_path = pg_catalog, pg_temp
+    -- see claim_jobs()
+    set plan_cache_mode = force_generic_plan
+    set enable_seqscan = off
+    set enable_bitmapscan = off
+    set enable_hashjoin = off
+    set enable_mergejoin = off
+as $fn$
+-- running -> succeeded; many at once
+--
+-- Locks:  the leases' rows, by job id, then the jobs'.
+-- Raises: 22023 for arrays out of range; an oversized result is the outcome too_large of its job alone.
+declare
+    v_large bigint[] := '{}';
+    v_done  bigint[];
+begin
+    perform fairq._check_batch(p_job_ids, p_tokens);
+    if p_results is not null then
+        if cardinality(p_results) <> cardinality(p_job_ids) then
+            perform fairq._refuse('p_results', cardinality(p_results) || ' elements', 'null or as long as p_job_ids');
+        end if;
+        v_large := array(
+            select u.job_id from unnest(p_job_ids, p_results) as u(job_id, result)
+            where fairq._is_oversized(u.job_id, u.result)
+        );
+    end if;
+    if v_large = '{}' then
+        v_done := fairq._complete(p_job_ids, p_tokens, p_results);
+    else
+        v_done := (
+            select fairq._complete(array_agg(u.job_id), array_agg(u.token), array_agg(u.result))
+            from unnest(p_job_ids, p_tokens, p_results) as u(job_id, token, result)
+            where u.job_id <> all (v_large)
+        );
+    end if;
+
+    return query
+    select u.job_id, case
+        when u.job_id = any (v_large) then 'too_large'
+        when u.job_id = any (v_done) and u.nth = 1 then 'succeeded'
+        when fairq._completed_before(u.job_id, u.token) then 'already_succeeded'
+        else 'lost'
+    end
+    from (
+        select t.job_id, t.token, t.ordinality, row_number() over (partition by t.job_id, t.token order by t.ordinality) as nth
+        from unnest(p_job_ids, p_tokens) with ordinality as t(job_id, token)
+    ) as u
+    order by u.ordinality;
+end
+$fn$;
+comment on function fairq.complete_jobs(bigint[], uuid[], jsonb[]) is 'complete_job() for many: succeeded, already_succeeded, lost or too_large for each, in input order.';
+revoke all on function fairq.complete_jobs(bigint[], uuid[], jsonb[]) from public;
+grant execute on function fairq.complete_jobs(bigint[], uuid[], jsonb[]) to fairq_worker;

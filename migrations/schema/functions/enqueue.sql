@@ -1,0 +1,345 @@
+--
+-- enqueue: none -> queued, or scheduled when it is to run later
+--
+-- A producer writes rows of its own and no shared one: only two producers of one key wait for each other.
+
+create or replace function fairq._check_job(p_job fairq.new_job, p_settings fairq.queues)
+    returns fairq.new_job
+    language plpgsql
+    set search_path = pg_catalog, pg_temp
+as $fn$
+-- The job, with what its queue's settings say where it says nothing.
+--
+-- Raises: 22023 for the first argument that is out of its range.
+begin
+    perform fairq._check_name('p_task', p_job.task, 200);
+    if p_job.payload is null or jsonb_typeof(p_job.payload) <> 'object' then
+        perform fairq._refuse('p_payload', jsonb_typeof(p_job.payload), 'a JSON object');
+    end if;
+    if octet_length(p_job.payload::text) > p_settings.payload_limit then
+        perform fairq._refuse(
+            'p_payload', octet_length(p_job.payload::text) || ' bytes', 'at most ' || p_settings.payload_limit || ' bytes'
+        );
+    end if;
+    if p_job.run_at is not null and (not isfinite(p_job.run_at) or p_job.delay is not null) then
+        perform fairq._refuse('p_run_at', p_job.run_at::text, 'finite, and given without p_delay');
+    end if;
+    if p_job.delay is not null then
+        perform fairq._check_span('p_delay', p_job.delay, interval '0', interval '3650 days');
+    end if;
+    if p_job.priority is null or p_job.priority not between 0 and 3 then
+        perform fairq._refuse('p_priority', p_job.priority::text, 'a number from 0 (first) to 3');
+    end if;
+    if p_job.max_attempts not between 1 and 1000 then
+        perform fairq._refuse('p_max_attempts', p_job.max_attempts::text, 'a number from 1 to 1000');
+    end if;
+    if p_job.cost is null or not (p_job.cost > 0 and p_job.cost <= 1000000) then
+        perform fairq._refuse('p_cost', p_job.cost::text, 'above 0, at most 1000000');
+    end if;
+    if p_job.key is not null then
+        perform fairq._check_name('p_key', p_job.key, 200);
+    end if;
+    if p_job.key_ttl is not null then
+        perform fairq._check_span('p_key_ttl', p_job.key_ttl, interval '1 microsecond', interval '3650 days');
+    end if;
+
+    p_job.max_attempts := coalesce(p_job.max_attempts, p_settings.max_attempts);
+    p_job.key_ttl := coalesce(p_job.key_ttl, p_settings.key_ttl);
+    return p_job;
+end
+$fn$;
+comment on function fairq._check_job(fairq.new_job, fairq.queues) is 'Checks a job to be enqueued and completes it from its queue''s settings. Internal.';
+revoke all on function fairq._check_job(fairq.new_job, fairq.queues) from public;
+
+create or replace function fairq._draw_id(p_job fairq.new_job, p_job_id bigint)
+    returns fairq.enqueue_outcome
+    language plpgsql
+    set search_path = pg_catalog, pg_temp
+as $fn$
+-- The id the job gets: p_job_id, or, when its key is taken, that of the job which has it: created, exists or conflict.
+--
+-- Locks:  the key: a second producer of it waits until the first has committed or rolled back, and then knows.
+-- Raises: 40001 when the key kept changing hands.
+declare
+    v_now    timestamptz := clock_timestamp();
+    v_hash   bytea;
+    v_held   fairq.job_keys;
+begin
+    if p_job.key is null then
+        return row(null, p_job_id, 'created')::fairq.enqueue_outcome;
+    end if;
+
+    v_hash := sha256(convert_to(p_job.task || ' ' || p_job.payload::text, 'UTF8'));
+    for v_try in 1..10 loop
+        -- looked up before inserting: a duplicate writes nothing
+        select k.* into v_held from fairq.job_keys as k
+        where k.tenant = p_job.tenant and k.operation_key = p_job.key;
+        if found and v_held.expires_at > v_now then
+            return row(
+                null, v_held.job_id, case when v_held.payload_hash = v_hash then 'exists' else 'conflict' end
+            )::fairq.enqueue_outcome;
+        end if;
+
+        insert into fairq.job_keys as k (tenant, operation_key, job_id, payload_hash, expires_at)
+        values (p_job.tenant, p_job.key, p_job_id, v_hash, v_now + p_job.key_ttl)
+        on conflict (tenant, operation_key) do update
+        set job_id = excluded.job_id, payload_hash = excluded.payload_hash, expires_at = excluded.expires_at
+        where k.expires_at <= v_now;
+        if found then
+            return row(null, p_job_id, 'created')::fairq.enqueue_outcome;
+        end if;
+    end loop;
+
+    raise exception 'an idempotency key changed hands too often' using errcode = '40001', hint = 'Try again.';
+end
+$fn$;
+comment on function fairq._draw_id(fairq.new_job, bigint) is 'Gives a new job its id, or finds the job its key stands for. Internal.';
+revoke all on function fairq._draw_id(fairq.new_job, bigint) from public;
+
+create or replace function fairq._insert_jobs(p_jobs fairq.new_job[], p_outcomes fairq.enqueue_outcome[])
+    returns void
+    language plpgsql
+    set search_path = pg_catalog, pg_temp
+as $fn$
+-- none -> queued, scheduled: those of the jobs that are new, in their order.
+declare
+    v_now timestamptz := clock_timestamp();
+begin
+    insert into fairq.jobs (
+        job_id, queue, tenant, task, payload, priority, state, max_attempts, run_at, cost, operation_key, created_at
+    )
+    select
+        u.job_id, u.queue, u.tenant, u.task, u.payload, u.priority,
+        case when coalesce(u.run_at, v_now + u.delay) > v_now then 'scheduled' else 'queued' end,
+        u.max_attempts, coalesce(u.run_at, v_now + u.delay, v_now), u.cost, u.key, v_now
+    from unnest(p_jobs, p_outcomes) as u(
+        tenant, task, payload, queue, run_at, delay, priority, max_attempts, key, key_ttl, cost, ordinal, job_id, outcome
+    )
+    where u.outcome = 'created';
+end
+$fn$;
+comment on function fairq._insert_jobs(fairq.new_job[], fairq.enqueue_outcome[]) is 'Writes the rows of new jobs. Internal.';
+revoke all on function fairq._insert_jobs(fairq.new_job[], fairq.enqueue_outcome[]) from public;
+
+create or replace function fairq.channel(p_queue text)
+    returns text
+    language sql
+    immutable
+    strict
+    parallel safe
+    set search_path = pg_catalog, pg_temp
+as $fn$
+    -- a channel's name has at most 63 bytes
+    select 'fairq:' || case
+        when octet_length(p_queue) <= 57 then p_queue
+        else encode(substr(sha256(convert_to(p_queue, 'UTF8')), 1, 16), 'hex')
+    end
+$fn$;
+comment on function fairq.channel(text) is 'The channel to LISTEN on for a queue; quote it as an identifier.';
+revoke all on function fairq.channel(text) from public;
+grant execute on function fairq.channel(text) to fairq_worker, fairq_producer, fairq_tenant, fairq_operator;
+
+create or replace function fairq._wake(p_queue text)
+    returns void
+    language plpgsql
+    set search_path = pg_catalog, pg_temp
+as $fn$
+-- One NOTIFY when a worker found the queue empty, none while there is a backlog. The payload says nothing.
+begin
+    if (select t.found_empty from fairq.ticks as t where t.queue = p_queue order by t.tick_id desc limit 1) then
+        perform pg_notify(fairq.channel(p_queue), '');
+    end if;
+end
+$fn$;
+comment on function fairq._wake(text) is 'Wakes the listeners of a queue that was found empty. Internal.';
+revoke all on function fairq._wake(text) from public;
+
+create or replace function fairq.enqueue_job(
+    p_tenant       text default null,
+    p_task         text default null,
+    p_payload      jsonb default '{}',
+    p_queue        text default 'default',
+    p_run_at       timestamptz default null,
+    p_delay        interval default null,
+    p_priority     integer default 2,
+    p_max_attempts integer default null,
+    p_key          text default null,
+    p_key_ttl      interval default null,
+    p_cost         double precision default 1
+)
+    returns fairq.enqueued_job
+    language plpgsql
+    security definer
+    set search_path = pg_catalog, pg_temp
+as $fn$
+-- none -> queued, scheduled
+--
+-- Locks:  none, but for the key: a second producer of the same one waits for the first.
+-- Raises: 22023 for a bad argument; 42501 for a tenant or queue not granted; QF002 for a key in use for another payload.
+declare
+    v_settings fairq.queues;
+    v_job      fairq.new_job;
+    v_outcome  fairq.enqueue_outcome;
+begin
+    perform fairq._check_name('p_queue', p_queue, 200);
+    v_settings := fairq._queue_settings(p_queue);
+    v_job := fairq._check_job(
+        row(
+            fairq._acting_tenant('enqueue', p_queue, p_tenant), p_task, p_payload, p_queue, p_run_at, p_delay, p_priority,
+            p_max_attempts, p_key, p_key_ttl, p_cost
+        )::fairq.new_job,
+        v_settings
+    );
+
+    v_outcome := fairq._draw_id(v_job, nextval('fairq.jobs_job_id_seq'));
+    if v_outcome.outcome = 'conflict' then
+        raise exception 'key % is in use for another payload, by job %', left(p_key, 100), v_outcome.job_id
+            using errcode = 'QF002', hint = 'One key stands for one operation: choose another key.';
+    end if;
+    perform fairq._insert_jobs(array[v_job], array[v_outcome]);
+    if v_settings.notify then
+        perform fairq._wake(p_queue);
+    end if;
+    return row(v_outcome.job_id, v_outcome.outcome = 'created')::fairq.enqueued_job;
+end
+$fn$;
+comment on function fairq.enqueue_job(text, text, jsonb, text, timestamptz, interval, integer, integer, text, interval, double precision) is 'Enqueues a job for a tenant (without p_tenant: the session''s own), to run at once, at p_run_at or after p_delay. p_priority 0 goes first within the tenant. p_key makes it idempotent for p_key_ttl: used again, it returns the first job.';
+revoke all on function fairq.enqueue_job(text, text, jsonb, text, timestamptz, interval, integer, integer, text, interval, double precision) from public;
+grant execute on function fairq.enqueue_job(text, text, jsonb, text, timestamptz, interval, integer, integer, text, interval, double precision) to fairq_producer, fairq_tenant;
+
+create or replace function fairq._read_jobs(p_jobs jsonb)
+    returns fairq.new_job[]
+    language plpgsql
+    stable
+    set search_path = pg_catalog, pg_temp
+as $fn$
+-- The elements of enqueue_jobs()'s argument, in their order, with the defaults of enqueue_job().
+--
+-- Raises: 22023 for what is not an array of 1 to 10,000 objects with known fields.
+declare
+    v_fields  text[] := '{tenant,task,payload,queue,run_at,delay,priority,max_attempts,key,key_ttl,cost}';
+    v_strange text;
+begin
+    if p_jobs is null or jsonb_typeof(p_jobs) <> 'array' then
+        perform fairq._refuse('p_jobs', jsonb_typeof(p_jobs), 'a JSON array');
+    end if;
+    if jsonb_array_length(p_jobs) not between 1 and 10000 then
+        perform fairq._refuse('p_jobs', jsonb_array_length(p_jobs) || ' elements', 'an array of 1 to 10000 elements');
+    end if;
+
+    select format('%s as element %s', left(e.job::text, 60), e.ordinality) into v_strange
+    from jsonb_array_elements(p_jobs) with ordinality as e(job)
+    where case when jsonb_typeof(e.job) = 'object' then e.job - v_fields <> '{}' else true end
+    limit 1;
+    if found then
+        perform fairq._refuse('p_jobs', v_strange, 'objects with fields among ' || array_to_string(v_fields, ', '));
+    end if;
+
+    return (
+        select array_agg(
+            row(
+                r.tenant, r.task, coalesce(r.payload, '{}'), coalesce(r.queue, 'default'), r.run_at, r.delay,
+                coalesce(r.priority, 2), r.max_attempts, r.key, r.key_ttl, coalesce(r.cost, 1)
+            )::fairq.new_job
+            order by e.ordinality
+        )
+        from jsonb_array_elements(p_jobs) with ordinality as e(job)
+        cross join lateral jsonb_populate_record(null::fairq.new_job, e.job) as r
+    );
+end
+$fn$;
+comment on function fairq._read_jobs(jsonb) is 'Reads the argument of enqueue_jobs(). Internal.';
+revoke all on function fairq._read_jobs(jsonb) from public;
+
+create or replace function fairq._check_jobs(p_jobs fairq.new_job[])
+    returns fairq.new_job[]
+    language plpgsql
+    set search_path = pg_catalog, pg_temp
+as $fn$
+-- Each job checked and completed. Nothing has been written yet when this raises.
+declare
+    v_job      fairq.new_job;
+    v_at       integer := 0;
+    v_queue    text;
+    v_settings fairq.queues;
+    v_granted  text[];
+begin
+    foreach v_job in array p_jobs loop
+        v_at := v_at + 1;
+        if v_queue is distinct from v_job.queue then
+            perform fairq._check_name('p_queue', v_job.queue, 200);
+            v_queue := v_job.queue;
+            v_settings := fairq._queue_settings(v_queue);
+            v_granted := '{}';
+        end if;
+        -- a tenant is checked once, not once for each of its jobs
+        if v_job.tenant is null or v_job.tenant <> all(v_granted) then
+            v_job.tenant := fairq._acting_tenant('enqueue', v_queue, v_job.tenant);
+            v_granted := v_job.tenant || v_granted[1:99];
+        end if;
+        p_jobs[v_at] := fairq._check_job(v_job, v_settings);
+    end loop;
+    return p_jobs;
+exception when invalid_parameter_value then
+    raise exception 'element % of p_jobs: %', v_at, sqlerrm using errcode = '22023', hint = 'Nothing was enqueued.';
+end
+$fn$;
+comment on function fairq._check_jobs(fairq.new_job[]) is 'Checks the elements of enqueue_jobs(). Internal.';
+revoke all on function fairq._check_jobs(fairq.new_job[]) from public;
+
+create or replace function fairq._draw_ids(p_jobs fairq.new_job[])
+    returns fairq.enqueue_outcome[]
+    language plpgsql
+    set search_path = pg_catalog, pg_temp
+as $fn$
+-- Ids in input order; then keys, in theirs, so that two batches never wait for each other crosswise.
+declare
+    v_outcomes fairq.enqueue_outcome[] := array(
+        select row(null, nextval('fairq.jobs_job_id_seq'), 'created')::fairq.enqueue_outcome from unnest(p_jobs)
+    );
+    v_at       integer;
+begin
+    for v_at in
+        select u.ordinality from unnest(p_jobs) with ordinality as u
+        where u.key is not null
+        order by u.tenant, u.key, u.ordinality
+    loop
+        v_outcomes[v_at] := fairq._draw_id(p_jobs[v_at], v_outcomes[v_at].job_id);
+    end loop;
+    return v_outcomes;
+end
+$fn$;
+comment on function fairq._draw_ids(fairq.new_job[]) is 'Draws the ids of a batch of new jobs. Internal.';
+revoke all on function fairq._draw_ids(fairq.new_job[]) from public;
+
+create or replace function fairq.enqueue_jobs(p_jobs jsonb)
+    returns setof fairq.enqueue_outcome
+    language plpgsql
+    security definer
+    set search_path = pg_catalog, pg_temp
+as $fn$
+-- none -> queued, scheduled; many at once
+--
+-- Locks:  none, but for keys.
+-- Raises: as enqueue_job(), naming the element, with nothing enqueued; but a key in use is an outcome, not an error.
+declare
+    v_jobs     fairq.new_job[] := fairq._check_jobs(fairq._read_jobs(p_jobs));
+    v_outcomes fairq.enqueue_outcome[] := fairq._draw_ids(v_jobs);
+    v_queue    text;
+begin
+    perform fairq._insert_jobs(v_jobs, v_outcomes);
+    for v_queue in select distinct u.queue from unnest(v_jobs) as u loop
+        if (fairq._queue_settings(v_queue)).notify then
+            perform fairq._wake(v_queue);
+        end if;
+    end loop;
+
+    return query
+    select u.ordinality::integer, u.job_id, u.outcome
+    from unnest(v_outcomes) with ordinality as u
+    order by u.ordinality;
+end
+$fn$;
+comment on function fairq.enqueue_jobs(jsonb) is 'Enqueues an array of 1 to 10,000 objects whose fields are the arguments of enqueue_job(), without p_. One row per element, in input order.';
+revoke all on function fairq.enqueue_jobs(jsonb) from public;
+grant execute on function fairq.enqueue_jobs(jsonb) to fairq_producer, fairq_tenant;

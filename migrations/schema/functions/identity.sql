@@ -1,0 +1,65 @@
+--
+-- identity: who calls, and for which queues and tenants
+--
+
+create or replace function fairq._caller()
+    returns text
+    language sql
+    stable
+    set search_path = pg_catalog, pg_temp
+as $fn$
+    -- inside a definer function current_user is fairq_api; the caller is the role it had set, or its login
+    select case
+        when current_setting('role') = 'none' then session_user::text
+        else current_setting('role')
+    end
+$fn$;
+comment on function fairq._caller() is 'The role that called the public function. Internal.';
+revoke all on function fairq._caller() from public;
+
+create or replace function fairq._granted_tenants(p_verb text, p_queue text, p_caller text)
+    returns text[]
+    language sql
+    stable
+    set search_path = pg_catalog, pg_temp
+as $fn$
+    -- one read of access_grants, never one check per job
+    select case
+        when coalesce(bool_or(g.tenant = '*'), false) then array['*']
+        else coalesce(array_agg(distinct g.tenant) filter (where g.tenant is not null), '{}')
+    end
+    from (
+        select case when a.tenant = '@own' then fairq.current_tenant_id() else a.tenant end as tenant
+        from fairq.access_grants as a
+        where a.verb = p_verb
+          and a.queue in (p_queue, '*')
+          and pg_has_role(p_caller::name, to_regrole(quote_ident(a.role_name))::oid, 'usage')
+    ) as g
+$fn$;
+comment on function fairq._granted_tenants(text, text, text) is 'The tenants of a queue a role may act for: {*} for all. Internal.';
+revoke all on function fairq._granted_tenants(text, text, text) from public;
+
+create or replace function fairq._acting_tenant(p_verb text, p_queue text, p_tenant text)
+    returns text
+    language plpgsql
+    stable
+    set search_path = pg_catalog, pg_temp
+as $fn$
+-- The tenant a caller may act for: the one named, if it is granted; a caller that names none acts for its own.
+--
+-- Raises: 22023 for no tenant or a bad one; 42501 for one the caller may not act for.
+declare
+    v_tenant  text := coalesce(p_tenant, fairq.current_tenant_id());
+    v_granted text[];
+begin
+    perform fairq._check_name('p_tenant', v_tenant, 200);
+    v_granted := fairq._granted_tenants(p_verb, p_queue, fairq._caller());
+    if v_tenant <> all(v_granted) and v_granted <> '{*}' then
+        raise exception '% is not granted to this role for this queue and tenant', p_verb
+            using errcode = '42501', hint = 'An operator grants it with a row in access_grants.';
+    end if;
+    return v_tenant;
+end
+$fn$;
+comment on function fairq._acting_tenant(text, text, text) is 'Checks that the caller may act for a tenant, and returns it. Internal.';
+revoke all on function fairq._acting_tenant(text, text, text) from public;

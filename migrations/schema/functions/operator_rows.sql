@@ -1,0 +1,38 @@
+--
+-- operators' rows: a change of a tenant's row reaches the scheduler through its look
+--
+
+create or replace function fairq._mark_tenant_changed()
+    returns trigger
+    language plpgsql
+    set search_path = pg_catalog, pg_temp
+as $fn$
+begin
+    new.changed_xid := pg_current_xact_id();
+    return new;
+end
+$fn$;
+comment on function fairq._mark_tenant_changed() is 'Trigger: stamps a tenant''s row with the transaction that changed it.';
+revoke all on function fairq._mark_tenant_changed() from public;
+
+create trigger tenants_mark_changed
+before insert or update on fairq.tenants
+for each row execute function fairq._mark_tenant_changed();
+
+create or replace function fairq._keep_tenant_row()
+    returns trigger
+    language plpgsql
+    set search_path = pg_catalog, pg_temp
+as $fn$
+-- A row that is gone cannot say so; one with the defaults means the same and can.
+begin
+    insert into fairq.tenants (queue, tenant) values (old.queue, old.tenant);
+    return null;
+end
+$fn$;
+comment on function fairq._keep_tenant_row() is 'Trigger: a deleted tenant''s row leaves a row of defaults, so that the scheduler learns of it.';
+revoke all on function fairq._keep_tenant_row() from public;
+
+create trigger tenants_keep_row
+after delete on fairq.tenants
+for each row execute function fairq._keep_tenant_row();

@@ -1,0 +1,116 @@
+--
+-- promote: scheduled -> queued, when its time has come
+--
+
+create or replace function fairq._promote_due(
+    p_tick fairq.ticks, p_snap pg_snapshot, p_own xid8, p_now timestamptz, p_limit integer
+)
+    returns fairq.moved
+    language plpgsql
+    set search_path = pg_catalog, pg_temp
+as $fn$
+-- scheduled -> queued, inside a claim: what is due goes straight into its look.
+--
+-- changed_xid stays as it is, so that no later look reads the job again; and a job that no look has read yet waits for one.
+-- Locks:  jobs' rows, skipping those held by others.
+-- Index:  jobs_promote_idx, from the promote floor.
+declare
+    v_moved fairq.moved := row('{}'::fairq.news[], greatest(p_tick.promote_floor, p_now))::fairq.moved;
+    v_left  timestamptz;
+begin
+    -- nothing is due most of the time: one probe says so
+    perform from fairq.jobs as j
+    where j.queue = p_tick.queue and j.state = 'scheduled'
+      and j.run_at >= p_tick.promote_floor and j.run_at <= p_now
+    limit 1;
+    if not found then
+        return v_moved;
+    end if;
+
+    with due as materialized (
+        select j.ctid as row_id from fairq.jobs as j
+        where j.queue = p_tick.queue and j.state = 'scheduled'
+          and j.run_at >= p_tick.promote_floor and j.run_at <= p_now
+          and j.changed_xid <> p_own and pg_visible_in_snapshot(j.changed_xid, p_snap)
+        order by j.run_at, j.job_id
+        limit p_limit
+        for update skip locked
+    ), promoted as (
+        update fairq.jobs as j
+        set state = 'queued'
+        from due as d
+        where j.ctid = d.row_id
+        returning j.tenant, j.priority, j.run_at, j.job_id
+    )
+    select coalesce(array_agg(row(n.tenant, 'queued', n.priority, n.run_at, n.job_id, 0)::fairq.news), '{}')
+    into v_moved.news
+    from (
+        select p.tenant, p.priority, min(p.run_at) as run_at, min(p.job_id) as job_id
+        from promoted as p
+        group by p.tenant, p.priority
+    ) as n;
+
+    -- what is still due (over the limit, locked, or not yet read by a look) holds the floor
+    select j.run_at into v_left from fairq.jobs as j
+    where j.queue = p_tick.queue and j.state = 'scheduled'
+      and j.run_at >= p_tick.promote_floor and j.run_at <= p_now
+    order by j.run_at
+    limit 1;
+    v_moved.floor := coalesce(v_left, v_moved.floor);
+    return v_moved;
+end
+$fn$;
+comment on function fairq._promote_due(fairq.ticks, pg_snapshot, xid8, timestamptz, integer) is 'Promotes what is due inside a claim. Internal.';
+revoke all on function fairq._promote_due(fairq.ticks, pg_snapshot, xid8, timestamptz, integer) from public;
+
+create or replace function fairq.promote_due_jobs(p_queue text default null, p_limit integer default 1000)
+    returns integer
+    language plpgsql
+    security definer
+    set search_path = pg_catalog, pg_temp
+    -- the queue's jobs may be none or a million when this plan is made, and it must serve both
+    set plan_cache_mode = force_generic_plan
+    set enable_seqscan = off
+    set enable_bitmapscan = off
+    set enable_hashjoin = off
+    set enable_mergejoin = off
+as $fn$
+-- scheduled -> queued
+--
+-- Claims do this by themselves; from outside it only makes states and counts true sooner.
+-- Locks:  jobs' rows, skipping those held by others.
+-- Index:  jobs_promote_idx.
+-- Raises: 22023 when p_limit is out of range.
+declare
+    v_queue text;
+    v_count integer;
+    v_total integer := 0;
+begin
+    if p_limit is null or p_limit not between 1 and 10000 then
+        perform fairq._refuse('p_limit', p_limit::text, 'a number from 1 to 10000');
+    end if;
+
+    for v_queue in
+        select s.queue from fairq.schedulers as s where p_queue is null or s.queue = p_queue order by s.queue
+    loop
+        with due as materialized (
+            select j.ctid as row_id from fairq.jobs as j
+            where j.queue = v_queue and j.state = 'scheduled' and j.run_at <= clock_timestamp()
+            order by j.run_at, j.job_id
+            limit p_limit - v_total
+            for update skip locked
+        )
+        update fairq.jobs as j
+        set state = 'queued', changed_xid = pg_current_xact_id()
+        from due as d
+        where j.ctid = d.row_id;
+        get diagnostics v_count = row_count;
+        v_total := v_total + v_count;
+        exit when v_total >= p_limit;
+    end loop;
+    return v_total;
+end
+$fn$;
+comment on function fairq.promote_due_jobs(text, integer) is 'scheduled -> queued: promotes jobs that are due, at most p_limit; returns how many. Claims do it by themselves.';
+revoke all on function fairq.promote_due_jobs(text, integer) from public;
+grant execute on function fairq.promote_due_jobs(text, integer) to fairq_worker, fairq_operator;

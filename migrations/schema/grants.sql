@@ -1,0 +1,60 @@
+--
+-- Rights on tables, column by column where a table holds more than the role needs
+--
+
+revoke all on all tables in schema fairq from public;
+revoke all on all sequences in schema fairq from public;
+
+grant usage on type
+    fairq.enqueued_job, fairq.enqueue_outcome, fairq.claimed_job, fairq.job_outcome,
+    fairq.queue_stat, fairq.tenant_stat, fairq.new_job, fairq.news, fairq.moved, fairq.pick
+to fairq_api;
+
+-- the functions: never a change of tenant, payload or id; never a change of the log; delete only where a job moves on
+grant select, insert, delete on fairq.jobs to fairq_api;
+grant update (state, priority, attempts, run_at, last_error, changed_xid) on fairq.jobs to fairq_api;
+grant select, insert, delete on fairq.leases to fairq_api;
+grant update (lease_expires_at, cancel_requested_at) on fairq.leases to fairq_api;
+grant select, insert, delete on fairq.finished_jobs to fairq_api;
+-- one column, only so that its rows may be locked; the policy lets no update through
+grant update (state) on fairq.finished_jobs to fairq_api;
+grant select, insert on fairq.job_log to fairq_api;
+grant select, insert on fairq.job_keys to fairq_api;
+grant update (job_id, payload_hash, expires_at) on fairq.job_keys to fairq_api;
+grant select, insert, update on fairq.queues to fairq_api;
+grant select, insert, update on fairq.tenants to fairq_api;
+grant select, insert, update on fairq.flows to fairq_api;
+grant select, insert, update on fairq.schedulers to fairq_api;
+grant select, insert, delete on fairq.ticks to fairq_api;
+grant select, insert, delete on fairq.settlements to fairq_api;
+grant select on fairq.access_grants to fairq_api;
+-- ids are drawn before the row is written where a key has to name its job
+grant usage on sequence fairq.jobs_job_id_seq, fairq.dispatch_seq to fairq_api;
+
+-- tenants: no token, no hash, nothing of the scheduler
+grant select on fairq.all_jobs, fairq.job_events to fairq_tenant;
+grant select (
+    job_id, queue, tenant, task, payload, priority, state, attempts, max_attempts, run_at, cost, operation_key,
+    last_error, created_at
+) on fairq.jobs to fairq_tenant;
+grant select (job_id, queue, tenant, lease_owner, attempt, started_at, cancel_requested_at) on fairq.leases to fairq_tenant;
+grant select (
+    job_id, queue, tenant, task, payload, priority, state, attempts, max_attempts, run_at, cost, operation_key,
+    last_error, created_at, started_at, finished_at, lease_owner, result
+) on fairq.finished_jobs to fairq_tenant;
+grant select on fairq.job_log to fairq_tenant;
+
+-- operators: everything but the fences
+grant select on fairq.all_jobs, fairq.job_events to fairq_operator;
+grant select on
+    fairq.jobs, fairq.job_log, fairq.job_keys, fairq.queues, fairq.tenants, fairq.flows, fairq.schedulers, fairq.ticks,
+    fairq.settlements
+to fairq_operator;
+grant select (
+    job_id, queue, tenant, caller, lease_owner, attempt, started_at, lease_expires_at, cancel_requested_at, dispatch
+) on fairq.leases to fairq_operator;
+grant select (
+    job_id, queue, tenant, task, payload, priority, state, attempts, max_attempts, run_at, cost, operation_key,
+    last_error, created_at, started_at, finished_at, lease_owner, result
+) on fairq.finished_jobs to fairq_operator;
+grant select, insert, update, delete on fairq.access_grants to fairq_operator;

@@ -1,0 +1,45 @@
+--
+-- Indexes, each under the name of the room that rides it
+--
+-- Every hot read starts at a cursor, never at a dead beginning, and each statement is shaped so that one index serves it.
+
+-- claim: the head jobs of one tenant, from its head onwards
+create index jobs_claim_idx
+    on fairq.jobs (queue, tenant, priority, run_at, job_id)
+    where state = 'queued';
+comment on index fairq.jobs_claim_idx is 'Ridden by _pick: a tenant''s jobs in their order, from its head.';
+
+-- the scheduler's look: what changed since the last one
+create index jobs_look_idx on fairq.jobs (queue, changed_xid);
+comment on index fairq.jobs_look_idx is 'Ridden by _look: jobs by the transaction that changed them.';
+
+-- promote: what is due, from the promote floor
+create index jobs_promote_idx
+    on fairq.jobs (queue, run_at, job_id)
+    where state = 'scheduled';
+comment on index fairq.jobs_promote_idx is 'Ridden by promote: scheduled jobs by the time they are due.';
+
+-- expire: leases that are over, from the expire floor
+create index leases_expire_idx on fairq.leases (queue, lease_expires_at);
+comment on index fairq.leases_expire_idx is 'Ridden by expire: leases by the time they end.';
+
+-- the timeline of one job
+create index job_log_timeline_idx on fairq.job_log (job_id, log_id);
+comment on index fairq.job_log_timeline_idx is 'Ridden by job_events: the transitions of one job.';
+
+-- the scheduler's look at operators' wishes
+create index tenants_look_idx on fairq.tenants (queue, changed_xid);
+comment on index fairq.tenants_look_idx is 'Ridden by _look: tenants'' rows by the transaction that changed them.';
+
+-- a flow by its key, newest version first: under a held snapshot the dead versions are never walked
+create index flows_key_idx on fairq.flows (queue, tenant, stamp desc);
+comment on index fairq.flows_key_idx is 'Ridden by _apply: a tenant''s flow, newest version first.';
+
+-- the pick order. The whole tie-break is in the index, so that a limit cuts between equals by the rule and not by luck;
+-- and eligible is a column of it rather than its condition, so that it also ends in the greatest vtime of the queue.
+create index flows_pick_idx on fairq.flows (queue, eligible, vtime, charge, served, tenant);
+comment on index fairq.flows_pick_idx is 'Ridden by _pick and _virtual_time: flows in pick order.';
+
+-- the scheduler's look at ended attempts
+create index settlements_look_idx on fairq.settlements (queue, ended_xid);
+comment on index fairq.settlements_look_idx is 'Ridden by _look: ended attempts by the transaction they ended in.';

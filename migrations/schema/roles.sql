@@ -1,0 +1,86 @@
+--
+-- Roles and schema
+--
+-- fairq_owner owns the tables and does DDL; fairq_api owns the functions callers run and holds only the rights those
+-- functions need. Neither can log in, neither is inherited. The others are groups to grant to logins.
+
+do $fn$
+declare
+    v_role    text;
+    v_version integer := current_setting('server_version_num')::integer;
+    v_super   boolean := (select r.rolsuper from pg_catalog.pg_roles as r where r.rolname = current_user);
+begin
+    if v_version < 150000 then
+        raise exception 'fairq needs PostgreSQL 15 or later, this is %', current_setting('server_version')
+            using errcode = '0A000';
+    end if;
+
+    if v_version >= 160000 then
+        -- a role made here must not be inherited by the login that happens to install fairq
+        perform set_config('createrole_self_grant', '', true);
+    end if;
+
+    foreach v_role in array array[
+        'fairq_owner', 'fairq_api', 'fairq_worker', 'fairq_producer', 'fairq_tenant', 'fairq_operator'
+    ] loop
+        if to_regrole(quote_ident(v_role)) is null then
+            begin
+                execute format('create role %I nologin noinherit', v_role);
+            exception when insufficient_privilege then
+                raise exception 'role % does not exist and % may not create it', v_role, current_user
+                    using
+                        errcode = '42501',
+                        hint = 'Ask a role with CREATEROLE to run: create role ' || quote_ident(v_role) || ' nologin noinherit;';
+            when duplicate_object or unique_violation then
+                -- another database of this cluster is being installed at the same moment
+                null;
+            end;
+        end if;
+    end loop;
+
+    -- The installer acts as the two powers for this transaction only; finish.sql gives back what was taken here.
+    perform set_config('fairq_install.taken', '', true);
+    foreach v_role in array array['fairq_owner', 'fairq_api'] loop
+        continue when v_super
+            or pg_has_role(current_user, v_role, case when v_version >= 160000 then 'SET' else 'MEMBER' end);
+        begin
+            execute format(
+                'grant %I to current_user %s', v_role,
+                case when v_version >= 160000 then 'with inherit false, set true' else '' end
+            );
+        exception when insufficient_privilege then
+            raise exception '% may not act as %', current_user, v_role
+                using
+                    errcode = '42501',
+                    hint = format(
+                        'Ask its administrator to run: grant %I to %I%s;', v_role, current_user,
+                        case when v_version >= 160000 then ' with inherit false, set true' else '' end
+                    );
+        end;
+        perform set_config('fairq_install.taken', current_setting('fairq_install.taken') || ' ' || v_role, true);
+    end loop;
+end
+$fn$;
+
+do $fn$
+begin
+    if to_regnamespace('fairq') is null then
+        create schema fairq authorization fairq_owner;
+    elsif (select n.nspowner from pg_catalog.pg_namespace as n where n.oid = 'fairq'::regnamespace)
+          <> 'fairq_owner'::regrole then
+        raise exception 'schema fairq exists and belongs to another role'
+            using
+                errcode = '42501',
+                hint = 'Drop it, or run: alter schema fairq owner to fairq_owner;';
+    end if;
+end
+$fn$;
+
+set local role fairq_owner;
+comment on schema fairq is 'A fair, multi-tenant, durable job queue.';
+grant usage, create on schema fairq to fairq_api;
+-- the global form: the IN SCHEMA form does not take away what PUBLIC has by default
+alter default privileges revoke execute on functions from public;
+alter default privileges revoke usage on types from public;
+set local role fairq_api;
+alter default privileges revoke execute on functions from public;

@@ -1,0 +1,206 @@
+"""
+PostgreSQL servers for tests: our own ones in a temporary folder, a given one, or a container.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import shutil
+import signal
+import subprocess
+import tempfile
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import psutil
+from psycopg.conninfo import make_conninfo
+
+from tests.support.binaries import binaries, give_away, run_as
+from tests.support.databases import Databases
+from tests.support.waiting import wait_until
+
+SETTINGS = {
+    "listen_addresses": "",
+    "max_connections": "200",
+    "deadlock_timeout": "100ms",
+    "shared_buffers": "64MB",
+    # A vacuum at a random moment changes plans; a test that wants one says so.
+    "autovacuum": "off",
+    "log_min_messages": "warning",
+    "timezone": "UTC",
+}
+NO_DURABILITY = {"fsync": "off", "full_page_writes": "off"}
+
+
+class Server:
+    """
+    A running server reached through `maintenance_dsn`, a superuser's way into it.
+    """
+
+    def __init__(self, maintenance_dsn: str) -> None:
+        self.maintenance_dsn = maintenance_dsn
+
+    def dsn(self, dbname: str, **options: Any) -> str:
+        """
+        The conninfo of one database; options as libpq knows them (`user=`, `application_name=`).
+        """
+        return make_conninfo(self.maintenance_dsn, dbname=dbname, **options)
+
+    @cached_property
+    def databases(self) -> Databases:
+        """
+        Fresh databases on this server.
+        """
+        return Databases(self)
+
+    @cached_property
+    def major(self) -> int:
+        """
+        The major version that answers.
+        """
+        with psycopg.connect(self.maintenance_dsn) as conn:
+            return conn.info.server_version // 10000
+
+    def stop(self) -> None:
+        """
+        Leave nothing behind.
+        """
+        self.databases.drop_all()
+
+
+class LocalServer(Server):
+    """
+    A server of our own: its data folder and its socket live in one temporary folder.
+    """
+
+    def __init__(self, major: str, durable: bool = False, **settings: str) -> None:
+        self.bin = binaries(major)
+        self.settings = SETTINGS | ({} if durable else NO_DURABILITY) | settings
+        self.folder = _temporary_folder()
+        self.data = self.folder / "data"
+        super().__init__(make_conninfo(host=str(self.folder), port=5432, user="postgres", dbname="postgres"))
+        self._initdb()
+        self.process: subprocess.Popen[bytes] | None = None
+        atexit.register(self.stop)
+        self.start()
+
+    def start(self) -> None:
+        """
+        Start, and come back when it lets somebody in.
+        """
+        command = [self.bin / "postgres", "-D", self.data, "-k", self.folder, "-p", "5432"]
+        for name, value in self.settings.items():
+            command += ["-c", f"{name}={value}"]
+        # Should this process be killed, the kernel tells the server to go too.
+        if guard := shutil.which("setpriv"):
+            command = [guard, "--pdeathsig", "INT", "--", *command]
+        with open(self.folder / "log", "ab") as log:
+            self.process = subprocess.Popen(command, stdout=log, stderr=log, stdin=subprocess.DEVNULL, **run_as())
+        wait_until(self._lets_in, "the server to start")
+
+    def kill9(self) -> None:
+        """
+        Crash: the postmaster and all its backends go without a word. `restart` recovers.
+        """
+        assert self.process is not None
+        family = psutil.Process(self.process.pid).children(recursive=True)
+        self.process.kill()
+        self.process.wait()
+        for child in family:
+            if child.is_running():
+                child.kill()
+        psutil.wait_procs(family, timeout=10)
+
+    def restart(self) -> None:
+        """
+        Start again, after a crash or in peace.
+        """
+        self._stop_process()
+        self.start()
+
+    def stop(self) -> None:
+        """
+        Stop and remove every trace; a second time is no error.
+        """
+        self._stop_process()
+        shutil.rmtree(self.folder, ignore_errors=True)
+        atexit.unregister(self.stop)
+
+    def log(self) -> str:
+        """
+        What the server wrote so far.
+        """
+        return (self.folder / "log").read_text(errors="replace")
+
+    def _stop_process(self) -> None:
+        if self.process is None or self.process.poll() is not None:
+            return
+        self.process.send_signal(signal.SIGINT)
+        try:
+            self.process.wait(timeout=20)
+        except subprocess.TimeoutExpired:
+            self.kill9()
+
+    def _initdb(self) -> None:
+        command = [self.bin / "initdb", "-D", self.data, "-U", "postgres", "--auth=trust", "--encoding=UTF8"]
+        # The flag --no-instructions only keeps the output short; --no-sync saves a second.
+        command += ["--locale=C", "--no-sync", "--no-instructions"]
+        done = subprocess.run(command, capture_output=True, text=True, **run_as())
+        if done.returncode != 0:
+            raise RuntimeError(f"initdb failed:\n{done.stdout}{done.stderr}")
+
+    def _lets_in(self) -> bool:
+        assert self.process is not None
+        if self.process.poll() is not None:
+            raise RuntimeError(f"the server did not start:\n{self.log()[-3000:]}")
+        try:
+            psycopg.connect(self.maintenance_dsn).close()
+        except psycopg.OperationalError:
+            return False
+        return True
+
+
+class ContainerServer(Server):
+    """
+    A server in a container of the image that FAIRQ_TEST_CONTAINER names; needs `testcontainers`.
+    """
+
+    def __init__(self, image: str) -> None:
+        try:
+            from testcontainers.community.postgres import PostgresContainer
+        except ImportError:
+            from testcontainers.postgres import PostgresContainer
+        self._container = PostgresContainer(image, username="postgres", driver=None)
+        self._container.start()
+        super().__init__(make_conninfo(self._container.get_connection_url()))
+
+    def stop(self) -> None:
+        """
+        Remove the container.
+        """
+        self._container.stop()
+
+
+def server_named(name: str) -> Server:
+    """
+    The server behind one word of `--pg`: a major version, `dsn` or `container`.
+    """
+    if name == "dsn":
+        return Server(make_conninfo(os.environ["FAIRQ_TEST_DSN"]))
+    if name == "container":
+        return ContainerServer(os.environ["FAIRQ_TEST_CONTAINER"])
+    return LocalServer(name)
+
+
+
+
+def _temporary_folder() -> Path:
+    # A socket's path has room for 107 letters only.
+    parent = tempfile.gettempdir()
+    folder = Path(tempfile.mkdtemp(prefix="fairq-pg-", dir=parent if len(parent) < 60 else "/tmp"))
+    folder.chmod(0o755)
+    give_away(folder)
+    return folder
