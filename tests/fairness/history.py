@@ -23,8 +23,9 @@ class View(NamedTuple):
     """One flow at one moment."""
 
     eligible: bool  # truly: with a job, which a flow cancelled empty has not
+    known: bool  # eligible, as far as the scheduler knows
     blocked: bool  # work is known, but the cap or a pause holds it back
-    unblocked: bool  # eligible, and since R11 lifted it
+    unblocked: bool  # known, and since R11 lifted it
     charge: int  # the greatest so far
     vtime: int
     fresh: bool
@@ -84,9 +85,9 @@ class Watched(Oracle):
         blocked = flow.backlogged and not flow.eligible
         unblocked, charge = False, flow.inc
         if before:
-            unblocked = eligible and (before.unblocked if before.eligible else before.blocked)
+            unblocked = flow.eligible and (before.unblocked if before.known else before.blocked)
             charge = max(charge, before.charge)
-        return View(eligible, blocked, unblocked, charge, flow.vtime, not flow.served)
+        return View(eligible, flow.eligible, blocked, unblocked, charge, flow.vtime, not flow.served)
 
 
 def spread(charges: Iterable[int]) -> int:

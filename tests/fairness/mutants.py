@@ -98,7 +98,7 @@ class TenantBatches(Mutant):
 class ChargedAtTheEnd(Mutant):
     """A job costs nothing until it is done."""
 
-    breaks = "01_equal_weights_alternate", "08_batches_change_nothing"
+    breaks = ("08_batches_change_nothing",)
 
     def _pick(self, flow: Flow) -> int:
         vtime = flow.vtime
@@ -128,6 +128,10 @@ class WeightlessTies(Mutant):
     """Of two tenants in the same place the name decides, not the weight."""
 
     breaks = "02_one_to_three", "03_one_two_four"
+
+    def _examine(self, want: int, tenant: str | None) -> list[Flow]:
+        super()._examine(want, tenant)
+        return self._eligible(tenant)
 
     def _least(self, tenant: str | None) -> Flow | None:
         return min(self._eligible(tenant), key=lambda f: (f.vtime, f.served, f.tenant), default=None)

@@ -49,6 +49,7 @@ def check_theorems(queue_class: type[Watched], trace) -> None:
     """Play a trace and hold its history against every theorem."""
     queue = queue_class()
     resolve(trace, queue)
+    queue.claim(100)
     for check in history.CHECKS:
         check(queue)
 
