@@ -197,12 +197,16 @@ class RunningOnlyIfCapped(Mutant):
 class BlockedCredit(Mutant):
     """A tenant that was capped or paused catches up all it missed."""
 
+    breaks = ("r11_one_job_of_precedence",)
+
     def _unblock(self, flow: Flow) -> None:
         pass
 
 
 class LoweredEntry(Mutant):
     """E is the least S of now, also when that is a flow R11 put below V."""
+
+    breaks = ("r2_nobody_enters_below",)
 
     def _look(self) -> None:
         self.entry = 0

@@ -20,7 +20,7 @@ class Queue(Protocol):
     def enqueue(self, tenant: str, count: int = 1, priority: int = 2) -> Sequence[int]: ...
     def claim(self, n: int) -> list[int]: ...
     def cancel_all(self, tenant: str) -> None: ...
-    def set_tenant(self, tenant: str, weight: float = 1) -> None: ...
+    def set_tenant(self, tenant: str, weight: float = 1, *, paused: bool = False) -> None: ...
     def tenant_of(self, job: int) -> str: ...
 
 
@@ -157,6 +157,18 @@ def check_12_cancelled_work_counts_for_nothing(open_queue: OpenQueue) -> None:
     assert word.count("A") == 1
 
 
+def check_12_cancelled_tenants_hide_nobody(open_queue: OpenQueue) -> None:
+    """Scenario 12, turned round: tenants all of whose jobs were cancelled fill no batch for others."""
+    queue = open_queue()
+    for tenant in "ABCDE":
+        queue.enqueue(tenant, 20)
+    assert order(queue, 1) == "A"
+    queue.cancel_all("B")
+    queue.cancel_all("C")
+    assert order(queue, 3, batch=3) == "DEA"
+    assert order(queue, 9, batch=9) == "DEADEADEA"
+
+
 def check_15_urgency_stays_at_home(open_queue: OpenQueue) -> None:
     """Scenario 15: an urgent job is its tenant's next, and no other tenant notices."""
     queue = open_queue()
@@ -167,6 +179,28 @@ def check_15_urgency_stays_at_home(open_queue: OpenQueue) -> None:
     jobs = queue.claim(1) + queue.claim(1)
     assert jobs[0] == urgent
     assert "".join(map(queue.tenant_of, jobs)) + order(queue, 20) == "AB" * 11
+
+
+def check_r2_nobody_enters_below(open_queue: OpenQueue) -> None:
+    """R2: a newcomer is let in at V, not at the level of a flow that R11 put one job below it."""
+    queue = flooded(open_queue, dict.fromkeys("ABCD", 2))
+    for tenant in "CD":
+        queue.set_tenant(tenant, 2, paused=True)
+    assert order(queue, 10) == "ABABABABAB"
+    for tenant in "CD":
+        queue.set_tenant(tenant, 2)
+    assert order(queue, 1) == "C"
+    queue.enqueue("N", 10)
+    assert order(queue, 10) == "DABCDNABCD"
+
+
+def check_r11_one_job_of_precedence(open_queue: OpenQueue) -> None:
+    """R11: a tenant that was held up goes first once, and catches up no more than that."""
+    queue = flooded(open_queue, {"A": 1, "B": 1, "C": 1})
+    queue.set_tenant("C", 1, paused=True)
+    assert order(queue, 20) == "AB" * 10
+    queue.set_tenant("C", 1)
+    assert order(queue, 10) == "CABCABCABC"
 
 
 CHECKS: dict[str, Callable[[OpenQueue], None]] = {

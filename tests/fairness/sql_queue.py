@@ -105,15 +105,16 @@ class SqlQueue:
 
     def cancel_all(self, tenant: str) -> None:
         """
-        Cancel all that waits of a tenant.
+        Cancel all that waits of a tenant: one by one below a thousand, else the rows go as a cancellation takes them.
         """
-        self.conn.execute(
-            """
-            select count(fairq.cancel_job(j.job_id)) from fairq.jobs as j
+        waiting = """
+            from fairq.jobs as j
             where j.queue = %s and j.tenant = %s
-              and not exists (select from fairq.leases as l where l.job_id = j.job_id)""",
-            [self.name, tenant],
-        )
+              and not exists (select from fairq.leases as l where l.job_id = j.job_id)"""
+        if self._value(f"select count(*) {waiting}", self.name, tenant) < 1000:
+            self.conn.execute(f"select count(fairq.cancel_job(j.job_id)) {waiting}", [self.name, tenant])
+        else:
+            self.conn.execute(f"delete {waiting}", [self.name, tenant])
 
     def set_tenant(self, tenant: str, weight: float = 1, cap: int | None = None, *, paused: bool = False) -> None:
         """

@@ -36,7 +36,7 @@ EVENTS: dict[str, tuple[int, tuple[range, ...]]] = {
     "release": (1, (ANY,)),
     "expire": (1, (ANY,)),
     "cancel": (3, (ANY,)),
-    "cancel_all": (1, (ANY,)),
+    "cancel_all": (2, (ANY,)),
     "set_tenant": (3, (ANY, range(len(WEIGHTS)), range(len(CAPS)), range(4))),
     "set_queue": (1, (range(3),)),
 }
