@@ -1,5 +1,9 @@
-"""
-Loads the fixtures for tests/ and sql_tests/ alike (pytest allows `pytest_plugins` only at the root).
-"""
+"""Loads the fixtures for tests/ and sql_tests/ alike (pytest allows `pytest_plugins` only at the root)."""
+
+import importlib.util
 
 pytest_plugins = ["tests.support.fixtures", "pytester"]
+
+# pytest-pgtap wants Python 3.11; the package itself, and its tests, run on 3.10 too.
+if importlib.util.find_spec("pytest_pgtap"):
+    pytest_plugins.append("tests.support.collection")

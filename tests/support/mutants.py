@@ -1,6 +1,4 @@
-"""
-Mutants: a check is worth something only when it fails on a broken schema.
-"""
+"""Mutants: a check is worth something only when it fails on a broken schema."""
 
 from __future__ import annotations
 
@@ -15,40 +13,31 @@ Mutation = Callable[[Database], None]
 
 
 class StaleMutant(Exception):
-    """
-    The text that a mutant edits is not there (or not once): the mutant must follow the code.
-    """
+    """The text that a mutant edits is not there (or not once): the mutant must follow the code."""
 
 
 class Survived(Exception):
-    """
-    A check passed although the schema was broken.
-    """
+    """A check passed although the schema was broken."""
 
 
 def mutant(db: Database, function: str, old: str, new: str) -> None:
-    """
-    Edit the live text of a function of fairq, named alone or with its argument types; owner and rights stay.
-    """
+    """Edit the live text of a function of fairq, named alone or with its argument types; owner and rights stay."""
     oid = _oid(db, function)
     text = db.value("select pg_get_functiondef(%s::oid)", oid)
     if (found := text.count(old)) != 1:
-        raise StaleMutant(f"found {found} times, not once, in {function}: {old!r}")
+        msg = f"found {found} times, not once, in {function}: {old!r}"
+        raise StaleMutant(msg)
     db.execute(text.replace(old, new))
 
 
 def mutant_sql(db: Database, statement: str) -> None:
-    """
-    Break the schema by a statement (drop a policy, a constraint, an index).
-    """
+    """Break the schema by a statement (drop a policy, a constraint, an index)."""
     db.execute(statement)
 
 
 @dataclass(frozen=True)
 class Edit:
-    """
-    A mutation for a table of mutants: `function` with `old` replaced by `new`.
-    """
+    """A mutation for a table of mutants: `function` with `old` replaced by `new`."""
 
     function: str
     old: str
@@ -63,9 +52,7 @@ class Edit:
 
 @dataclass(frozen=True)
 class Statement:
-    """
-    A mutation for a table of mutants: one SQL statement.
-    """
+    """A mutation for a table of mutants: one SQL statement."""
 
     sql: str
 
@@ -87,15 +74,17 @@ def assert_fails_under(check: Check, mutation: Mutation, db: Database) -> None:
         check(db)
     except AssertionError:
         return
-    raise Survived(f"{getattr(check, '__name__', check)} passed under the mutant {mutation}")
+    msg = f"{getattr(check, '__name__', check)} passed under the mutant {mutation}"
+    raise Survived(msg)
 
 
 def _oid(db: Database, function: str) -> int:
     if "(" in function:
-        name = function if function.split("(")[0].count(".") else f"fairq.{function}"
+        name = function if function.split("(", maxsplit=1)[0].count(".") else f"fairq.{function}"
         return int(db.value("select %s::regprocedure::oid", name))
     query = "select oid from pg_proc where pronamespace = 'fairq'::regnamespace and proname = %s"
     found = db.rows(query, function.removeprefix("fairq."))
     if len(found) != 1:
-        raise StaleMutant(f"{len(found)} functions are named {function}; give the argument types")
+        msg = f"{len(found)} functions are named {function}; give the argument types"
+        raise StaleMutant(msg)
     return int(found[0].oid)

@@ -1,6 +1,4 @@
-"""
-pgTAP without an extension folder: its script is loaded as it is, and each test file is run by psql.
-"""
+"""pgTAP without an extension folder: its script is loaded as it is, and each test file is run by psql."""
 
 from __future__ import annotations
 
@@ -8,32 +6,30 @@ import os
 import re
 import subprocess
 from pathlib import Path
-from typing import Any
-
-import psycopg
+from typing import TYPE_CHECKING, Any
 
 from tests.support.binaries import CACHE, MissingServer, psql
 from tests.support.database import STATEMENT_TIMEOUT
+
+if TYPE_CHECKING:
+    import psycopg
 
 SESSION = f"-c search_path=tap,public -c statement_timeout={STATEMENT_TIMEOUT} -c client_min_messages=warning"
 
 
 def pgtap_script() -> str:
-    """
-    The text of pgTAP, from FAIRQ_PGTAP_SQL, what `ci/fetch pgtap` brought, or an installed extension.
-    """
+    """The text of pgTAP, from FAIRQ_PGTAP_SQL, what `ci/fetch pgtap` brought, or an installed extension."""
     named = [Path(path) for path in [os.environ.get("FAIRQ_PGTAP_SQL")] if path]
     found = named or [*CACHE.glob("pgtap--*.sql"), *_installed()]
     if not found:
-        raise MissingServer("no pgTAP here: `ci/fetch pgtap` brings it, FAIRQ_PGTAP_SQL names a file")
+        msg = "no pgTAP here: `ci/fetch pgtap` brings it, FAIRQ_PGTAP_SQL names a file"
+        raise MissingServer(msg)
     # A line starting with \echo stops psql users who meant `create extension`.
     return re.sub(r"^\\echo.*$", "", found[0].read_text(), flags=re.MULTILINE)
 
 
 def load_pgtap(conn: psycopg.Connection[Any]) -> None:
-    """
-    Load pgTAP into the schema `tap`, for everybody.
-    """
+    """Load pgTAP into the schema `tap`, for everybody."""
     with conn.transaction():
         conn.execute("create schema tap")
         conn.execute("set local search_path = tap, public")
@@ -49,9 +45,11 @@ def run_sql_test(file: Path, dsn: str) -> list[str]:
     claimed only once its enqueue is committed. And an SQL error must not hide the assertions before it:
     an error, or a missing finish(), is one failed assertion more.
     """
-    command = [psql(), "-XqAt", "-v", "ON_ERROR_STOP=1", "-d", dsn, "-f", file]
+    command = [str(psql()), "-XqAt", "-v", "ON_ERROR_STOP=1", "-d", dsn, "-f", str(file)]
     environment = os.environ | {"PGOPTIONS": SESSION, "PGCLIENTENCODING": "UTF8"}
-    done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, env=environment)
+    done = subprocess.run(
+        command, stdin=subprocess.DEVNULL, capture_output=True, text=True, env=environment, check=False
+    )
     lines = done.stdout.splitlines()
     if done.returncode != 0:
         lines += _failure(lines, "the file runs without an SQL error", done.stderr)

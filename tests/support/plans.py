@@ -1,22 +1,22 @@
-"""
-What the planner chose, outside and inside of functions, and how many pages it cost.
-"""
+"""What the planner chose, outside and inside of functions, and how many pages it cost."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import psycopg
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    import psycopg
 
 Plan = dict[str, Any]
 
 
-def explain(conn: psycopg.Connection[Any], query: str, *args: Any, analyze: bool = False, buffers: bool = False) -> Plan:
-    """
-    The plan of one statement as the parsed JSON of EXPLAIN: its root node.
-    """
+def explain(
+    conn: psycopg.Connection[Any], query: str, *args: Any, analyze: bool = False, buffers: bool = False
+) -> Plan:
+    """The plan of one statement as the parsed JSON of EXPLAIN: its root node."""
     options = ["format json", *(["analyze"] if analyze or buffers else []), *(["buffers"] if buffers else [])]
     row = conn.execute(f"explain ({', '.join(options)}) {query}", args or None).fetchone()
     assert row is not None
@@ -39,52 +39,48 @@ def plans_inside(conn: psycopg.Connection[Any], query: str, *args: Any) -> list[
     finally:
         conn.remove_notice_handler(handler)
         conn.execute("set auto_explain.log_min_duration = -1")
-    found = [json.loads(message[message.index("{"):]) for message in heard]
+    found = [json.loads(message[message.index("{") :]) for message in heard]
     return [(entry["Query Text"], entry["Plan"]) for entry in found if "auto_explain" not in entry["Query Text"]]
 
 
 def nodes(plan: Plan) -> Iterator[Plan]:
-    """
-    Every node of a plan, the root first.
-    """
+    """Every node of a plan, the root first."""
     yield plan
     for child in plan.get("Plans", []):
         yield from nodes(child)
 
 
 def indexes(plan: Plan) -> set[str]:
-    """
-    The indexes that a plan reads.
-    """
+    """The indexes that a plan reads."""
     return {node["Index Name"] for node in nodes(plan) if "Index Name" in node}
 
 
 def seq_scans(plan: Plan) -> set[str]:
-    """
-    The tables that a plan reads from end to end.
-    """
+    """The tables that a plan reads from end to end."""
     return {node["Relation Name"] for node in nodes(plan) if node["Node Type"] == "Seq Scan"}
 
 
 def node_types(plan: Plan) -> list[str]:
-    """
-    The kinds of a plan's nodes, the root's first.
-    """
+    """The kinds of a plan's nodes, the root's first."""
     return [node["Node Type"] for node in nodes(plan)]
 
 
 def buffers_of(conn: psycopg.Connection[Any], query: str, *args: Any) -> int:
-    """
-    Pages touched by a whole statement, everything inside of its functions included. It is run.
-    """
+    """Pages touched by a whole statement, everything inside of its functions included. It is run."""
     plan = explain(conn, query, *args, buffers=True)
     return int(plan["Shared Hit Blocks"] + plan["Shared Read Blocks"])
 
 
 def _listen_to_auto_explain(conn: psycopg.Connection[Any]) -> None:
     conn.execute("load 'auto_explain'")
-    settings = {"log_nested_statements": "on", "log_analyze": "on", "log_buffers": "on", "log_timing": "off",
-                "log_format": "json", "log_level": "notice"}
+    settings = {
+        "log_nested_statements": "on",
+        "log_analyze": "on",
+        "log_buffers": "on",
+        "log_timing": "off",
+        "log_format": "json",
+        "log_level": "notice",
+    }
     for name, value in settings.items():
         conn.execute(f"set auto_explain.{name} = {value}")
     conn.execute("set client_min_messages = notice")

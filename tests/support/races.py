@@ -1,41 +1,41 @@
-"""
-Many real connections at once.
-"""
+"""Many real connections at once."""
 
 from __future__ import annotations
 
 import random
 import threading
 from collections.abc import Callable, Iterable
-from typing import Any
-
-import psycopg
+from typing import TYPE_CHECKING, Any
 
 from tests.support.database import Database, Session
 from tests.support.waiting import wait_until
+
+if TYPE_CHECKING:
+    import psycopg
 
 Step = Callable[["Worker"], Any]
 
 
 class Worker(Session):
-    """
-    One of a storm's sessions: it has a number, from 0, and chance of its own.
-    """
+    """One of a storm's sessions: it has a number, from 0, and chance of its own."""
 
     def __init__(self, conn: psycopg.Connection[Any], number: int, seed: int) -> None:
         super().__init__(conn)
+        self.name = f"worker-{number}"
         self.number = number
         self.random = random.Random(f"{seed}/{number}")
 
-    def claim(self, n: int = 1, queue: str = "default", owner: str | None = None, **how: Any) -> list[Any]:
-        """
-        As `Session.claim`, owned by this worker.
-        """
-        return super().claim(n, queue, owner or f"worker-{self.number}", **how)
 
-
-def storm(db: Database, workers: int, step: Step | Iterable[Step], rounds: int | None = None, seed: int | None = None,
-          deadline: float = 60.0, **how: Any) -> list[Any]:
+def storm(  # noqa: PLR0913 - each is a word of the story
+    db: Database,
+    *,
+    workers: int,
+    step: Step | Iterable[Step],
+    rounds: int | None = None,
+    seed: int | None = None,
+    deadline: float = 60.0,
+    **how: Any,
+) -> list[Any]:
     """
     Start `workers` sessions at one moment, let each repeat `step`, and return all that the steps returned.
 
@@ -92,7 +92,7 @@ class _Storm:
                     self.results.extend(answer if isinstance(answer, list) else [answer])
                 elif self._rounds is None:
                     return
-        except BaseException as error:
+        except BaseException as error:  # noqa: BLE001 - raised again where the result is asked for
             self._errors.append(error)
             self._stop.set()
 
@@ -104,16 +104,12 @@ class _Storm:
 
 
 def in_background(call: Callable[[], Any]) -> Background:
-    """
-    Run `call` in a thread of its own; `.result()` waits for its answer and raises its error.
-    """
+    """Run `call` in a thread of its own; `.result()` waits for its answer and raises its error."""
     return Background(call)
 
 
 class Background:
-    """
-    A call on its way, most often one that is meant to block.
-    """
+    """A call on its way, most often one that is meant to block."""
 
     def __init__(self, call: Callable[[], Any]) -> None:
         self._call = call
@@ -123,24 +119,20 @@ class Background:
         self._thread.start()
 
     def result(self, timeout: float = 30.0) -> Any:
-        """
-        The answer, or the error raised.
-        """
+        """The answer, or the error raised."""
         wait_until(lambda: not self._thread.is_alive(), "a background call", timeout)
         if self._error is not None:
             raise self._error
         return self._answer
 
     def running(self) -> bool:
-        """
-        Whether it has not answered yet.
-        """
+        """Whether it has not answered yet."""
         return self._thread.is_alive()
 
     def _run(self) -> None:
         try:
             self._answer = self._call()
-        except BaseException as error:
+        except BaseException as error:  # noqa: BLE001 - raised again where the result is asked for
             self._error = error
 
 

@@ -1,6 +1,4 @@
-"""
-PostgreSQL servers for tests: our own ones in a temporary folder, a given one, or a container.
-"""
+"""PostgreSQL servers for tests: our own ones in a temporary folder, a given one, or a container."""
 
 from __future__ import annotations
 
@@ -14,8 +12,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-import psycopg
 import psutil
+import psycopg
 from psycopg.conninfo import make_conninfo
 
 from tests.support.binaries import binaries, give_away, run_as
@@ -36,47 +34,35 @@ NO_DURABILITY = {"fsync": "off", "full_page_writes": "off"}
 
 
 class Server:
-    """
-    A running server reached through `maintenance_dsn`, a superuser's way into it.
-    """
+    """A running server reached through `maintenance_dsn`, a superuser's way into it."""
 
     def __init__(self, maintenance_dsn: str) -> None:
         self.maintenance_dsn = maintenance_dsn
 
     def dsn(self, dbname: str, **options: Any) -> str:
-        """
-        The conninfo of one database; options as libpq knows them (`user=`, `application_name=`).
-        """
+        """The conninfo of one database; options as libpq knows them (`user=`, `application_name=`)."""
         return make_conninfo(self.maintenance_dsn, dbname=dbname, **options)
 
     @cached_property
     def databases(self) -> Databases:
-        """
-        Fresh databases on this server.
-        """
+        """Fresh databases on this server."""
         return Databases(self)
 
     @cached_property
     def major(self) -> int:
-        """
-        The major version that answers.
-        """
+        """The major version that answers."""
         with psycopg.connect(self.maintenance_dsn) as conn:
             return conn.info.server_version // 10000
 
     def stop(self) -> None:
-        """
-        Leave nothing behind.
-        """
+        """Leave nothing behind."""
         self.databases.drop_all()
 
 
 class LocalServer(Server):
-    """
-    A server of our own: its data folder and its socket live in one temporary folder.
-    """
+    """A server of our own: its data folder and its socket live in one temporary folder."""
 
-    def __init__(self, major: str, durable: bool = False, **settings: str) -> None:
+    def __init__(self, major: str, *, durable: bool = False, **settings: str) -> None:
         self.bin = binaries(major)
         self.settings = SETTINGS | ({} if durable else NO_DURABILITY) | settings
         self.folder = _temporary_folder()
@@ -88,23 +74,19 @@ class LocalServer(Server):
         self.start()
 
     def start(self) -> None:
-        """
-        Start, and come back when it lets somebody in.
-        """
-        command = [self.bin / "postgres", "-D", self.data, "-k", self.folder, "-p", "5432"]
+        """Start, and come back when it lets somebody in."""
+        command = [str(self.bin / "postgres"), "-D", str(self.data), "-k", str(self.folder), "-p", "5432"]
         for name, value in self.settings.items():
             command += ["-c", f"{name}={value}"]
         # Should this process be killed, the kernel tells the server to go too.
         if guard := shutil.which("setpriv"):
             command = [guard, "--pdeathsig", "INT", "--", *command]
-        with open(self.folder / "log", "ab") as log:
+        with (self.folder / "log").open("ab") as log:
             self.process = subprocess.Popen(command, stdout=log, stderr=log, stdin=subprocess.DEVNULL, **run_as())
         wait_until(self._lets_in, "the server to start")
 
     def kill9(self) -> None:
-        """
-        Crash: the postmaster and all its backends go without a word. `restart` recovers.
-        """
+        """Crash: the postmaster and all its backends go without a word. `restart` recovers."""
         assert self.process is not None
         family = psutil.Process(self.process.pid).children(recursive=True)
         self.process.kill()
@@ -115,24 +97,18 @@ class LocalServer(Server):
         psutil.wait_procs(family, timeout=10)
 
     def restart(self) -> None:
-        """
-        Start again, after a crash or in peace.
-        """
+        """Start again, after a crash or in peace."""
         self._stop_process()
         self.start()
 
     def stop(self) -> None:
-        """
-        Stop and remove every trace; a second time is no error.
-        """
+        """Stop and remove every trace; a second time is no error."""
         self._stop_process()
         shutil.rmtree(self.folder, ignore_errors=True)
         atexit.unregister(self.stop)
 
     def log(self) -> str:
-        """
-        What the server wrote so far.
-        """
+        """What the server wrote so far."""
         return (self.folder / "log").read_text(errors="replace")
 
     def _stop_process(self) -> None:
@@ -145,17 +121,19 @@ class LocalServer(Server):
             self.kill9()
 
     def _initdb(self) -> None:
-        command = [self.bin / "initdb", "-D", self.data, "-U", "postgres", "--auth=trust", "--encoding=UTF8"]
+        command = [str(self.bin / "initdb"), "-D", str(self.data), "-U", "postgres", "--auth=trust", "--encoding=UTF8"]
         # The flag --no-instructions only keeps the output short; --no-sync saves a second.
         command += ["--locale=C", "--no-sync", "--no-instructions"]
-        done = subprocess.run(command, capture_output=True, text=True, **run_as())
+        done = subprocess.run(command, capture_output=True, text=True, check=False, **run_as())
         if done.returncode != 0:
-            raise RuntimeError(f"initdb failed:\n{done.stdout}{done.stderr}")
+            msg = f"initdb failed:\n{done.stdout}{done.stderr}"
+            raise RuntimeError(msg)
 
     def _lets_in(self) -> bool:
         assert self.process is not None
         if self.process.poll() is not None:
-            raise RuntimeError(f"the server did not start:\n{self.log()[-3000:]}")
+            msg = f"the server did not start:\n{self.log()[-3000:]}"
+            raise RuntimeError(msg)
         try:
             psycopg.connect(self.maintenance_dsn).close()
         except psycopg.OperationalError:
@@ -164,9 +142,7 @@ class LocalServer(Server):
 
 
 class ContainerServer(Server):
-    """
-    A server in a container of the image that FAIRQ_TEST_CONTAINER names; needs `testcontainers`.
-    """
+    """A server in a container of the image that FAIRQ_TEST_CONTAINER names; needs `testcontainers`."""
 
     def __init__(self, image: str) -> None:
         try:
@@ -178,16 +154,12 @@ class ContainerServer(Server):
         super().__init__(make_conninfo(self._container.get_connection_url()))
 
     def stop(self) -> None:
-        """
-        Remove the container.
-        """
+        """Remove the container."""
         self._container.stop()
 
 
 def server_named(name: str) -> Server:
-    """
-    The server behind one word of `--pg`: a major version, `dsn` or `container`.
-    """
+    """The server behind one word of `--pg`: a major version, `dsn` or `container`."""
     if name == "dsn":
         return Server(make_conninfo(os.environ["FAIRQ_TEST_DSN"]))
     if name == "container":
@@ -195,12 +167,10 @@ def server_named(name: str) -> Server:
     return LocalServer(name)
 
 
-
-
 def _temporary_folder() -> Path:
     # A socket's path has room for 107 letters only.
     parent = tempfile.gettempdir()
-    folder = Path(tempfile.mkdtemp(prefix="fairq-pg-", dir=parent if len(parent) < 60 else "/tmp"))
+    folder = Path(tempfile.mkdtemp(prefix="fairq-pg-", dir=parent if len(parent) < 60 else "/tmp"))  # noqa: S108
     folder.chmod(0o755)
     give_away(folder)
     return folder

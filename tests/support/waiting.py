@@ -1,31 +1,28 @@
-"""
-Waiting for a condition, never for a duration.
-"""
+"""Waiting for a condition, never for a duration."""
 
 from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 T = TypeVar("T")
 
 
 class NeverHappened(Exception):
-    """
-    What a test waited for did not come in time; says what it was.
-    """
+    """What a test waited for did not come in time; says what it was."""
 
 
 def wait_until(condition: Callable[[], T], what: str, timeout: float = 30.0) -> T:
-    """
-    Ask `condition` until it answers something true, and return that answer.
-    """
+    """Ask `condition` until it answers something true, and return that answer."""
     deadline = time.monotonic() + timeout
     pause = threading.Event()
     while not (answer := condition()):
         if time.monotonic() > deadline:
-            raise NeverHappened(f"waited {timeout:g} s for {what}")
+            msg = f"waited {timeout:g} s for {what}"
+            raise NeverHappened(msg)
         pause.wait(0.005)
     return answer

@@ -1,15 +1,16 @@
-"""
-A stand-in schema: the tests of the test support must not depend on the schema that it serves to test.
-"""
+"""A stand-in schema: the tests of the test support must not depend on the schema that it serves to test."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 import psycopg
 import pytest
 
-from tests.support import Database, Databases
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from tests.support import Database, Databases
 
 STAND_IN = """
 create schema fairq;
@@ -27,9 +28,7 @@ alter function fairq.take(text) owner to pg_database_owner;
 
 
 def with_stand_in(dsn: str) -> None:
-    """
-    A template with one table and one function that claims.
-    """
+    """A template with one table and one function that claims."""
     with psycopg.connect(dsn, autocommit=True) as conn:
         conn.execute("alter default privileges grant all on tables to pg_database_owner")
         conn.execute(STAND_IN)
@@ -38,8 +37,6 @@ def with_stand_in(dsn: str) -> None:
 
 @pytest.fixture
 def toy(databases: Databases) -> Iterator[Database]:
-    """
-    A fresh database of the stand-in schema.
-    """
+    """A fresh database of the stand-in schema."""
     with databases.clone(with_stand_in) as fresh:
         yield fresh

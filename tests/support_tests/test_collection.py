@@ -1,29 +1,29 @@
-"""
-pgTAP files and race specs: a bad one fails, and nothing is green by not running.
-"""
+"""pgTAP files and race specs: a bad one fails, and nothing is green by not running."""
 
 from __future__ import annotations
+
+from typing import TYPE_CHECKING
 
 import pytest
 
 from tests.support.binaries import CHECKOUT
-from tests.support.servers import Server
 
-pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestDeprecationWarning")
+if TYPE_CHECKING:
+    from tests.support.servers import Server
 
 INNER_CONFTEST = """
 import psycopg
-import tests.support.fixtures as fixtures
+import tests.support.collection as collection
 from tests.support.pgtap import load_pgtap
 
-pytest_plugins = ["tests.support.fixtures"]
+pytest_plugins = ["tests.support.fixtures", "tests.support.collection"]
 
 def with_pgtap_alone(dsn):
     with psycopg.connect(dsn, autocommit=True) as conn:
         load_pgtap(conn)
         conn.execute("create table public.things (n integer primary key)")
 
-fixtures.with_test_verbs = with_pgtap_alone
+collection.with_test_verbs = with_pgtap_alone
 """
 
 GOOD = """
@@ -44,24 +44,10 @@ BAD = {
     "an empty file": "",
 }
 
-SPEC = """
-# One waits for the other.
-session one
-setup      { begin; }
-step take  { insert into public.things values (1); }
-step keep  { commit; }
-session two
-step want  { insert into public.things values (1) on conflict do nothing; }
-step count { select count(*) from public.things; }
-permutation take want keep count
-"""
-
 
 @pytest.fixture
 def inner(pytester: pytest.Pytester, server: Server, monkeypatch: pytest.MonkeyPatch) -> pytest.Pytester:
-    """
-    A project of its own whose tests run on our server, with pgTAP and a table.
-    """
+    """A project of its own whose tests run on our server, with pgTAP and a table."""
     monkeypatch.setenv("FAIRQ_TEST_DSN", server.maintenance_dsn)
     monkeypatch.setenv("PYTHONPATH", str(CHECKOUT))
     monkeypatch.delenv("FAIRQ_SPEC_REWRITE", raising=False)
@@ -72,95 +58,51 @@ def inner(pytester: pytest.Pytester, server: Server, monkeypatch: pytest.MonkeyP
 
 
 def run(project: pytest.Pytester, *args: str) -> pytest.RunResult:
-    """
-    pytest in a process of its own.
-    """
+    """Run pytest in a process of its own."""
     return project.runpytest_subprocess("-p", "no:cacheprovider", "-p", "no:xdist", *args)
 
 
 @pytest.mark.short
-def test_a_good_file_passes(inner: pytest.Pytester) -> None:
+def test_good_files_pass(inner: pytest.Pytester) -> None:
     """
-    A file passes; its statements are committed one by one, and psql's own commands work.
-    """
-    inner.path.joinpath("good_test.sql").write_text(GOOD)
-    result = run(inner)
-    result.assert_outcomes(passed=1)
-    assert result.ret == 0
+    A file's statements are committed one by one, psql's own commands work.
 
-
-@pytest.mark.parametrize("fault", BAD)
-def test_a_bad_file_fails(inner: pytest.Pytester, fault: str) -> None:
-    """
-    Every way of being bad is a failure, not a skip and not silence.
-    """
-    inner.path.joinpath("bad_test.sql").write_text(BAD[fault])
-    result = run(inner)
-    assert result.ret == pytest.ExitCode.TESTS_FAILED
-    assert result.parseoutcomes().get("skipped", 0) == 0
-
-
-def test_files_do_not_meet(inner: pytest.Pytester) -> None:
-    """
     Each file has a database of its own: what one committed, the next does not find.
     """
     inner.path.joinpath("a_test.sql").write_text(GOOD)
     inner.path.joinpath("b_test.sql").write_text(GOOD)
-    run(inner).assert_outcomes(passed=2)
+    result = run(inner)
+    result.assert_outcomes(passed=2)
+    assert result.ret == 0
 
 
-def test_an_error_tells_its_line(inner: pytest.Pytester) -> None:
-    """
-    An SQL error is shown with file and line, and the assertions before it are kept.
-    """
-    inner.path.joinpath("bad_test.sql").write_text(BAD["an SQL error"])
-    run(inner).stdout.fnmatch_lines(["*bad_test.sql:3: ERROR:*no_such_column*"])
+def test_bad_files_fail(inner: pytest.Pytester) -> None:
+    """Every way of being bad is a failure, not a skip and not silence; an SQL error tells its line."""
+    for fault, text in BAD.items():
+        inner.path.joinpath(f"{fault.replace(' ', '_')}_test.sql").write_text(text)
+    inner.path.joinpath("specs/bad.spec").write_text("session one step what")
+    result = run(inner, "-rf")
+    assert result.ret == pytest.ExitCode.TESTS_FAILED
+    assert result.parseoutcomes().get("skipped", 0) == 0
+    for fault in BAD:
+        result.stdout.fnmatch_lines_random([f"FAILED {fault.replace(' ', '_')}_test.sql*"])
+    result.stdout.fnmatch_lines_random(["FAILED specs/bad.spec*"])
+    result.stdout.fnmatch_lines(["*an_SQL_error_test.sql:3: ERROR:*no_such_column*"])
 
 
 @pytest.mark.parametrize("args", [[], ["--pg", "9"]])
 def test_no_server_is_not_green(inner: pytest.Pytester, monkeypatch: pytest.MonkeyPatch, args: list[str]) -> None:
-    """
-    Without a server SQL tests fail; they are never skipped.
-    """
+    """Without a server SQL tests fail; they are never skipped."""
     monkeypatch.setenv("FAIRQ_TEST_DSN", "host=/nowhere dbname=none")
     inner.path.joinpath("good_test.sql").write_text(GOOD)
-    inner.path.joinpath("specs/wait.spec").write_text(SPEC)
+    inner.path.joinpath("specs/one.spec").write_text("session one step nothing { select 1; }")
     result = run(inner, *args)
     result.assert_outcomes(failed=2)
 
 
 def test_a_misnamed_file_is_not_green(inner: pytest.Pytester) -> None:
-    """
-    `test_x.sql` would be run by the plugin in its own way: it is refused.
-    """
+    """`test_x.sql` would be run by the plugin in its own way: it is refused."""
     inner.path.joinpath("test_good.sql").write_text(GOOD)
     result = run(inner)
     result.stdout.fnmatch_lines(["*are named [*]_test.sql*"])
     assert result.ret == pytest.ExitCode.TESTS_FAILED
-
-
-def test_a_spec_is_written_once_and_then_compared(inner: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
-    """
-    A missing story fails, a rewrite writes it, the same story passes, another one fails with the difference.
-    """
-    inner.path.joinpath("specs/wait.spec").write_text(SPEC)
-    story = inner.path / "expected/wait.out"
-    run(inner).assert_outcomes(failed=1)
-    assert not story.exists()
-    monkeypatch.setenv("FAIRQ_SPEC_REWRITE", "1")
-    run(inner).assert_outcomes(passed=1)
-    assert "<waiting ...>" in story.read_text()
-    monkeypatch.delenv("FAIRQ_SPEC_REWRITE")
-    run(inner).assert_outcomes(passed=1)
-    story.write_text(story.read_text().replace("    1", "    2"))
-    result = run(inner)
-    result.assert_outcomes(failed=1)
-    result.stdout.fnmatch_lines(["*wait.spec went another way*", "-*2", "+*1"])
-
-
-def test_a_broken_spec_fails(inner: pytest.Pytester) -> None:
-    """
-    A spec that isolationtester cannot read is a failure.
-    """
-    inner.path.joinpath("specs/wait.spec").write_text("session one step what")
-    run(inner).assert_outcomes(failed=1)

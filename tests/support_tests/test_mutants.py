@@ -1,6 +1,4 @@
-"""
-Mutants: precise edits, and only a failed assertion kills.
-"""
+"""Mutants: precise edits, and only a failed assertion kills."""
 
 from __future__ import annotations
 
@@ -14,9 +12,7 @@ SKIP_LOCKED = Edit("take", "for update skip locked", "")
 
 
 def check_nothing_is_taken_twice(db: Database) -> None:
-    """
-    Every job goes to one worker.
-    """
+    """Every job goes to one worker."""
     db.execute("insert into fairq.jobs (owner) select null from generate_series(1, 200)")
     taken = storm(db, workers=4, step=lambda w: w.value("select fairq.take(%s)", str(w.number)))
     assert max(Counter(taken).values()) == 1
@@ -24,23 +20,17 @@ def check_nothing_is_taken_twice(db: Database) -> None:
 
 @pytest.mark.short
 def test_nothing_is_taken_twice(toy: Database) -> None:
-    """
-    The check passes on the schema as it is.
-    """
+    """The check passes on the schema as it is."""
     check_nothing_is_taken_twice(toy)
 
 
 def test_a_double_claim_is_noticed(toy: Database) -> None:
-    """
-    The same check fails without the lock.
-    """
+    """The same check fails without the lock."""
     assert_fails_under(check_nothing_is_taken_twice, SKIP_LOCKED, toy)
 
 
 def test_an_edit_keeps_owner_and_rights(toy: Database) -> None:
-    """
-    Only the text of the function changes.
-    """
+    """Only the text of the function changes."""
     facts = "select proowner, proacl, prosecdef, proconfig from pg_proc where proname = 'take'"
     before = toy.rows(facts)
     mutant(toy, "take(text)", "limit 1", "limit 2")
@@ -50,24 +40,18 @@ def test_an_edit_keeps_owner_and_rights(toy: Database) -> None:
 
 @pytest.mark.parametrize("old", ["no such text", "job_id"])
 def test_a_stale_mutant_is_no_kill(toy: Database, old: str) -> None:
-    """
-    Text that is not there exactly once raises, and not an AssertionError.
-    """
+    """Text that is not there exactly once raises, and not an AssertionError."""
     with pytest.raises(StaleMutant):
         assert_fails_under(check_nothing_is_taken_twice, Edit("take", old), toy)
 
 
 def test_a_survivor_is_an_error(toy: Database) -> None:
-    """
-    A check that passes on a broken schema is reported.
-    """
+    """A check that passes on a broken schema is reported."""
     with pytest.raises(Survived, match="passed under the mutant"):
-        assert_fails_under(lambda db: None, Statement("drop table fairq.jobs cascade"), toy)
+        assert_fails_under(lambda _: None, Statement("drop table fairq.jobs cascade"), toy)
 
 
 def test_a_crash_is_no_kill(toy: Database) -> None:
-    """
-    A check that dies of another error has not noticed anything.
-    """
+    """A check that dies of another error has not noticed anything."""
     with pytest.raises(ZeroDivisionError):
-        assert_fails_under(lambda db: 1 / 0, SKIP_LOCKED, toy)
+        assert_fails_under(lambda _: 1 / 0, SKIP_LOCKED, toy)

@@ -1,43 +1,39 @@
-"""
-Servers and databases: the asked one or an error, nothing shared, nothing left.
-"""
+"""Servers and databases: the asked one or an error, nothing shared, nothing left."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 import psutil
 import psycopg
 import pytest
 
-from tests.support import Databases
 from tests.support.binaries import MissingServer
 from tests.support.servers import LocalServer, Server, server_named
 from tests.support_tests.conftest import with_stand_in
 
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from tests.support import Databases
+
 
 @pytest.mark.short
 def test_the_asked_version_answers(server: Server, pg: str) -> None:
-    """
-    `--pg 15` tests on 15 and on nothing else.
-    """
+    """`--pg 15` tests on 15 and on nothing else."""
     if pg.isdigit():
         assert server.major == int(pg)
-    assert 15 <= server.major
+    assert server.major >= 15
 
 
 def test_a_missing_server_is_an_error() -> None:
-    """
-    A version that is not on this machine raises; nothing is skipped, nothing else is taken instead.
-    """
+    """A version that is not on this machine raises; nothing is skipped, nothing else is taken instead."""
     with pytest.raises(MissingServer, match="no PostgreSQL 9 here"):
         server_named("9")
 
 
 def test_a_server_survives_kill9(private_server: LocalServer) -> None:
-    """
-    What was committed before a crash is there after the restart, and old sessions are dead.
-    """
+    """What was committed before a crash is there after the restart, and old sessions are dead."""
     with private_server.databases.clone(with_stand_in) as db:
         session = db.session()
         db.execute("insert into fairq.jobs (owner) values ('kept')")
@@ -50,9 +46,7 @@ def test_a_server_survives_kill9(private_server: LocalServer) -> None:
 
 
 def test_a_stopped_server_leaves_nothing(start_server: Callable[..., LocalServer]) -> None:
-    """
-    After `stop` there is no process and no folder, also after a crash.
-    """
+    """After `stop` there is no process and no folder, also after a crash."""
     private = start_server(work_mem="5MB")
     assert private.process is not None
     family = [psutil.Process(private.process.pid), *psutil.Process(private.process.pid).children()]
@@ -62,29 +56,23 @@ def test_a_stopped_server_leaves_nothing(start_server: Callable[..., LocalServer
 
 
 def test_clones_share_nothing(databases: Databases) -> None:
-    """
-    What one test writes, another does not see.
-    """
+    """What one test writes, another does not see."""
     with databases.clone(with_stand_in) as one, databases.clone(with_stand_in) as other:
         one.execute("insert into fairq.jobs (owner) values ('one')")
         assert other.value("select count(*) from fairq.jobs") == 0
 
 
 def test_a_database_goes_with_its_test(databases: Databases, server: Server) -> None:
-    """
-    A clone is dropped at the end, with sessions still open in it.
-    """
+    """A clone is dropped at the end, with sessions still open in it."""
     with databases.clone(with_stand_in) as db:
         leftover = psycopg.connect(db.dsn)
     with psycopg.connect(server.maintenance_dsn) as conn:
         query = "select count(*) from pg_database where datname = %s"
-        assert conn.execute(query, [db.name]).fetchone() == (0,)
+        assert conn.execute(query, [db.dbname]).fetchone() == (0,)
     leftover.close()
 
 
 def test_an_empty_database_is_empty(empty_db: str) -> None:
-    """
-    `empty_db` has no schema of ours.
-    """
+    """`empty_db` has no schema of ours."""
     with psycopg.connect(empty_db) as conn:
         assert conn.execute("select to_regnamespace('fairq')").fetchone() == (None,)
