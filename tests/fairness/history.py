@@ -20,7 +20,9 @@ if TYPE_CHECKING:
 
 
 class View(NamedTuple):
-    """One flow at one moment."""
+    """
+    One flow at one moment.
+    """
 
     eligible: bool  # truly: with a job, which a flow cancelled empty has not
     known: bool  # eligible, as far as the scheduler knows
@@ -32,7 +34,9 @@ class View(NamedTuple):
 
 
 class Moment(NamedTuple):
-    """The queue after a look (nothing picked) or after a pick."""
+    """
+    The queue after a look (nothing picked) or after a pick.
+    """
 
     picked: str | None
     charged: int
@@ -41,7 +45,9 @@ class Moment(NamedTuple):
 
 
 class Watched(Oracle):
-    """A queue that keeps its history; mutants are watched by mixing this in before them."""
+    """
+    A queue that keeps its history; mutants are watched by mixing this in before them.
+    """
 
     def __init__(self) -> None:
         super().__init__()
@@ -49,7 +55,9 @@ class Watched(Oracle):
         self.faults: list[str] = []
 
     def claim(self, n: int, tenant: str | None = None) -> list[int]:
-        """Claim, and note a claim that was short for no reason (R12)."""
+        """
+        Claim, and note a claim that was short for no reason (R12).
+        """
         jobs = super().claim(n, tenant)
         left = [f.tenant for f in self._eligible(tenant) if self._has_job(f)]
         if len(jobs) < n and left and not self.paused:
@@ -91,13 +99,17 @@ class Watched(Oracle):
 
 
 def spread(charges: Iterable[int]) -> int:
-    """The greatest absolute sum over any interval of a sequence."""
+    """
+    The greatest absolute sum over any interval of a sequence.
+    """
     sums = [*accumulate(charges, initial=0)]
     return max(sums) - min(sums)
 
 
 def lag_ratio(tenants: Sequence[str], charges: Mapping[str, int]) -> Fraction:
-    """Rho of dispatches during which every tenant of `charges` could be served."""
+    """
+    Rho of dispatches during which every tenant of `charges` could be served.
+    """
     return max(
         Fraction(
             spread((t == i) * charges[i] - (t == j) * charges[j] for t in tenants),
@@ -108,12 +120,16 @@ def lag_ratio(tenants: Sequence[str], charges: Mapping[str, int]) -> Fraction:
 
 
 def check_promises_kept(queue: Watched) -> None:
-    """R9, R12: no cap is exceeded, no claim is short while work could be served."""
+    """
+    R9, R12: no cap is exceeded, no claim is short while work could be served.
+    """
     assert queue.faults == []
 
 
 def check_band(queue: Watched) -> None:
-    """T1: V <= S <= V + 1/w for every eligible flow, and one job less below after R11."""
+    """
+    T1: V <= S <= V + 1/w for every eligible flow, and one job less below after R11.
+    """
     for moment in queue.history:
         for tenant, flow in moment.flows.items():
             if flow.eligible:
@@ -122,7 +138,9 @@ def check_band(queue: Watched) -> None:
 
 
 def check_interval(queue: Watched) -> None:
-    """T2: over any interval both are eligible in, two flows differ by one job of each."""
+    """
+    T2: over any interval both are eligible in, two flows differ by one job of each.
+    """
     for i, j in combinations(queue.history[-1].flows, 2):
         for span in _common_spans(queue.history, i, j):
             views = [moment.flows[tenant] for tenant in (i, j) for moment in span[:-1]]
@@ -133,7 +151,9 @@ def check_interval(queue: Watched) -> None:
 
 
 def _common_spans(history: list[Moment], i: str, j: str) -> Iterable[list[Moment]]:
-    """The intervals both flows are eligible in, each with the moment that ends it."""
+    """
+    The intervals both flows are eligible in, each with the moment that ends it.
+    """
     span: list[Moment] = []
     for moment in history:
         if span:
@@ -153,7 +173,9 @@ def _signed(moment: Moment, i: str, j: str) -> int:
 
 
 def check_newcomer(queue: Watched) -> None:
-    """T5: a flow's first job is overtaken by one job of each other, two of one just unblocked."""
+    """
+    T5: a flow's first job is overtaken by one job of each other, two of one just unblocked.
+    """
     waits: dict[str, tuple[Counter[str], set[str]]] = {}
     for before, moment in pairwise(queue.history):
         fresh = [t for t, flow in before.flows.items() if flow.eligible and flow.fresh]

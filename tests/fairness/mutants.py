@@ -1,4 +1,6 @@
-"""Schedulers that look right and are not: each names the scenarios that tell, or a theorem does."""
+"""
+Schedulers that look right and are not: each names the scenarios that tell, or a theorem does.
+"""
 
 from __future__ import annotations
 
@@ -8,13 +10,17 @@ from .oracle import Flow, Oracle
 
 
 class Mutant(Oracle):
-    """A wrong scheduler."""
+    """
+    A wrong scheduler.
+    """
 
     breaks: ClassVar[tuple[str, ...]] = ()
 
 
 class FirstInFirstOut(Mutant):
-    """The oldest job goes first, whosoever it is."""
+    """
+    The oldest job goes first, whosoever it is.
+    """
 
     breaks = "01_equal_weights_alternate", "06_a_thousand_tenants", "07_a_short_backlog_ends"
 
@@ -28,7 +34,9 @@ class FirstInFirstOut(Mutant):
 
 
 class TagAtEnqueue(Mutant):
-    """Every job is given its virtual time when it is enqueued."""
+    """
+    Every job is given its virtual time when it is enqueued.
+    """
 
     breaks = "11_a_weight_acts_at_once", "12_cancelled_work_counts_for_nothing"
 
@@ -38,6 +46,9 @@ class TagAtEnqueue(Mutant):
         self.last: dict[str, int] = {}
 
     def enqueue(self, tenant: str, count: int = 1, priority: int = 2, run_at: int = 0) -> list[int]:
+        """
+        As the model, and wrong.
+        """
         jobs = super().enqueue(tenant, count, priority, run_at)
         for _ in jobs:
             self.tags.append(max(self.entry, self.last.get(tenant, 0)))
@@ -52,7 +63,9 @@ class TagAtEnqueue(Mutant):
 
 
 class NoLift(Mutant):
-    """A tenant that comes back starts where it left off."""
+    """
+    A tenant that comes back starts where it left off.
+    """
 
     breaks = ("09_idling_earns_nothing",)
 
@@ -61,7 +74,9 @@ class NoLift(Mutant):
 
 
 class IdleCredit(Mutant):
-    """A tenant that comes back may catch up three jobs."""
+    """
+    A tenant that comes back may catch up three jobs.
+    """
 
     breaks = ("09_idling_earns_nothing",)
 
@@ -71,7 +86,9 @@ class IdleCredit(Mutant):
 
 
 class DebtForgiven(Mutant):
-    """A tenant that comes back starts level with the others, whatever it owes."""
+    """
+    A tenant that comes back starts level with the others, whatever it owes.
+    """
 
     breaks = ("10_debt_is_kept",)
 
@@ -81,13 +98,15 @@ class DebtForgiven(Mutant):
 
 
 class TenantBatches(Mutant):
-    """A batch is filled from the first tenant in line."""
+    """
+    A batch is filled from the first tenant in line.
+    """
 
     breaks = ("08_batches_change_nothing",)
 
     def _examine(self, want: int, tenant: str | None) -> list[Flow]:
         super()._examine(want, tenant)
-        self.turn_of = Oracle._least(self, tenant)
+        self.turn_of = super()._least(tenant)
         return super()._examine(want, tenant)
 
     def _least(self, tenant: str | None) -> Flow | None:
@@ -96,7 +115,9 @@ class TenantBatches(Mutant):
 
 
 class ChargedAtTheEnd(Mutant):
-    """A job costs nothing until it is done."""
+    """
+    A job costs nothing until it is done.
+    """
 
     breaks = ("08_batches_change_nothing",)
 
@@ -107,13 +128,18 @@ class ChargedAtTheEnd(Mutant):
         return job
 
     def complete(self, job: int) -> None:
+        """
+        As the model, and wrong.
+        """
         super().complete(job)
         flow = self.flows[self.tenant_of(job)]
         flow.vtime += flow.inc
 
 
 class WeightWhenActivated(Mutant):
-    """A flow keeps the weight it became backlogged with."""
+    """
+    A flow keeps the weight it became backlogged with.
+    """
 
     breaks = ("11_a_weight_acts_at_once",)
 
@@ -125,7 +151,9 @@ class WeightWhenActivated(Mutant):
 
 
 class WeightlessTies(Mutant):
-    """Of two tenants in the same place the name decides, not the weight."""
+    """
+    Of two tenants in the same place the name decides, not the weight.
+    """
 
     breaks = "02_one_to_three", "03_one_two_four"
 
@@ -138,7 +166,9 @@ class WeightlessTies(Mutant):
 
 
 class UrgentFirst(Mutant):
-    """An urgent job goes before the other tenants' jobs too."""
+    """
+    An urgent job goes before the other tenants' jobs too.
+    """
 
     breaks = ("15_urgency_stays_at_home",)
 
@@ -150,9 +180,14 @@ class UrgentFirst(Mutant):
 
 
 class OneJobATurn(Mutant):
-    """A claim takes one job of a tenant at most, and is short when there are few tenants."""
+    """
+    A claim takes one job of a tenant at most, and is short when there are few tenants.
+    """
 
     def claim(self, n: int, tenant: str | None = None) -> list[int]:
+        """
+        As the model, and wrong.
+        """
         self.taken: set[Flow] = set()
         return super().claim(n, tenant)
 
@@ -167,7 +202,9 @@ class OneJobATurn(Mutant):
 
 
 class EmptiedInVain(Mutant):
-    """A pass that only emptied flows ends the claim."""
+    """
+    A pass that only emptied flows ends the claim.
+    """
 
     def _examine(self, want: int, tenant: str | None) -> list[Flow]:
         examined = super()._examine(want, tenant)
@@ -175,18 +212,23 @@ class EmptiedInVain(Mutant):
 
 
 class CapCountedBefore(Mutant):
-    """Whether a cap allows a job is judged once a claim, before its picks."""
+    """
+    Whether a cap allows a job is judged once a claim, before its picks.
+    """
 
     def _examine(self, want: int, tenant: str | None) -> list[Flow]:
         self.allowed = set(super()._eligible(tenant))
         return super()._examine(want, tenant)
 
     def _eligible(self, tenant: str | None) -> list[Flow]:
-        return [f for f in self.allowed if f.backlogged and self._has_job(f)]
+        ready = (f for f in self.allowed if f.backlogged and self._has_job(f))
+        return [f for f in ready if tenant in (None, f.tenant)]
 
 
 class RunningOnlyIfCapped(Mutant):
-    """What an uncapped tenant runs is not counted, so a cap set later is exceeded."""
+    """
+    What an uncapped tenant runs is not counted, so a cap set later is exceeded.
+    """
 
     def _settle(self, flow: Flow) -> None:
         flow.running = max(0, flow.running if flow.wish.cap is not None else 0)
@@ -195,7 +237,9 @@ class RunningOnlyIfCapped(Mutant):
 
 
 class BlockedCredit(Mutant):
-    """A tenant that was capped or paused catches up all it missed."""
+    """
+    A tenant that was capped or paused catches up all it missed.
+    """
 
     breaks = ("r11_one_job_of_precedence",)
 
@@ -204,7 +248,9 @@ class BlockedCredit(Mutant):
 
 
 class LoweredEntry(Mutant):
-    """E is the least S of now, also when that is a flow R11 put below V."""
+    """
+    E is the least S of now, also when that is a flow R11 put below V.
+    """
 
     breaks = ("r2_nobody_enters_below",)
 
@@ -214,7 +260,9 @@ class LoweredEntry(Mutant):
 
 
 class FreshStart(Mutant):
-    """When nothing is eligible the next busy period begins at zero."""
+    """
+    When nothing is eligible the next busy period begins at zero.
+    """
 
     def _level(self) -> int:
         return min((f.vtime for f in self.flows.values() if f.eligible), default=0)

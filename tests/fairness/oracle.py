@@ -21,7 +21,9 @@ Place = tuple[int, int, int]  # priority, run_at, job: the order inside a tenant
 
 @dataclass(frozen=True, slots=True)
 class Wish:
-    """What the operator wants of a tenant."""
+    """
+    What the operator wants of a tenant.
+    """
 
     weight: float = 1
     cap: int | None = None
@@ -30,7 +32,9 @@ class Wish:
 
 @dataclass(eq=False, slots=True)
 class Flow:
-    """What the scheduler knows of a tenant, and, in the last three, what it has yet to see."""
+    """
+    What the scheduler knows of a tenant, and, in the last three, what it has yet to see.
+    """
 
     tenant: str
     wish: Wish = Wish()
@@ -44,12 +48,16 @@ class Flow:
 
     @property
     def inc(self) -> int:
-        """The charge of a job: double precision, halves to even, as in PostgreSQL."""
+        """
+        The charge of a job: double precision, halves to even, as in PostgreSQL.
+        """
         return max(1, round(JOB / self.wish.weight))
 
     @property
     def eligible(self) -> bool:
-        """Whether a pick may take this flow (R9)."""
+        """
+        Whether a pick may take this flow (R9).
+        """
         free = self.wish.cap is None or self.running < self.wish.cap
         return self.backlogged and free and not self.wish.paused
 
@@ -60,7 +68,9 @@ class Flow:
 
 
 class Oracle:
-    """One queue."""
+    """
+    One queue.
+    """
 
     def __init__(self) -> None:
         self.flows: dict[str, Flow] = {}
@@ -75,7 +85,9 @@ class Oracle:
     # What producers, workers and operators do
 
     def enqueue(self, tenant: str, count: int = 1, priority: int = 2, run_at: int = 0) -> list[int]:
-        """Enqueue equal jobs, numbered from 0 in order of arrival."""
+        """
+        Enqueue equal jobs, numbered from 0 in order of arrival.
+        """
         jobs = list(range(len(self.places), len(self.places) + count))
         for job in jobs:
             self.places.append((tenant, (priority, run_at, job)))
@@ -83,12 +95,16 @@ class Oracle:
         return jobs
 
     def complete(self, job: int) -> None:
-        """End an attempt for good."""
+        """
+        End an attempt for good.
+        """
         self.flows[self.tenant_of(job)].ended += 1
         del self.running[job]
 
     def fail(self, job: int, *, retry: bool = True) -> None:
-        """End an attempt and put the job back in its old place, or not."""
+        """
+        End an attempt and put the job back in its old place, or not.
+        """
         retry = retry and not self.running[job]
         self.complete(job)
         if retry:
@@ -98,29 +114,37 @@ class Oracle:
     release = expire = fail
 
     def cancel(self, job: int) -> None:
-        """Cancel a queued job; ask a running one to stop."""
+        """
+        Cancel a queued job; ask a running one to stop.
+        """
         if job in self.running:
             self.running[job] = True
         self.queued.discard(job)
 
     def cancel_all(self, tenant: str) -> None:
-        """Cancel every job of a tenant that waits."""
+        """
+        Cancel every job of a tenant that waits.
+        """
         self.queued -= {job for job in self.queued if self.tenant_of(job) == tenant}
 
-    def set_tenant(
-        self, tenant: str, weight: float = 1, cap: int | None = None, *, paused: bool = False
-    ) -> None:
-        """Replace the operator's whole wish for a tenant."""
+    def set_tenant(self, tenant: str, weight: float = 1, cap: int | None = None, *, paused: bool = False) -> None:
+        """
+        Replace the operator's whole wish for a tenant.
+        """
         self._flow(tenant).new_wish = Wish(weight, cap, paused)
 
     def set_queue(self, *, paused: bool) -> None:
-        """Pause or resume the queue."""
+        """
+        Pause or resume the queue.
+        """
         self.paused = paused
 
     # The scheduler step
 
     def claim(self, n: int, tenant: str | None = None) -> list[int]:
-        """Look, then pick n jobs one by one (R7), and return them in pick order."""
+        """
+        Look, then pick n jobs one by one (R7), and return them in pick order.
+        """
         self._look()
         picked: list[int] = []
         while not self.paused and len(picked) < n:
@@ -132,7 +156,9 @@ class Oracle:
         return picked
 
     def _look(self) -> None:
-        """Learn what was committed since the last look, in the order of R2."""
+        """
+        Learn what was committed since the last look, in the order of R2.
+        """
         blocked = [f for f in self.flows.values() if f.backlogged and not f.eligible]
         # A look without news could be left out: until there is news the least S only rises.
         self.entry = max(self.entry, self._level())
@@ -146,7 +172,9 @@ class Oracle:
                 self._activate(flow)
 
     def _level(self) -> int:
-        """The least S of the eligible flows; after a busy period the greatest S (R6)."""
+        """
+        The least S of the eligible flows; after a busy period the greatest S (R6).
+        """
         return min((f.vtime for f in self.flows.values() if f.eligible), default=self.top)
 
     def _settle(self, flow: Flow) -> None:
@@ -191,7 +219,9 @@ class Oracle:
     # Small words
 
     def tenant_of(self, job: int) -> str:
-        """Whose job it is."""
+        """
+        Whose job it is.
+        """
         return self.places[job][0]
 
     def _flow(self, tenant: str) -> Flow:

@@ -21,6 +21,8 @@ from .oracle import JOB
 from .scenarios import longest_run, order, served
 from .sql_queue import LEASE, SqlQueue
 
+BLOCKED = "an open transaction blocks others"
+
 
 def check_scenario(db: Database, name: str) -> None:
     """
@@ -86,12 +88,12 @@ def check_14_an_open_transaction_stops_nobody(db: Database) -> None:
         try:
             queue.enqueue(tenant)
         except psycopg.errors.LockNotAvailable as error:
-            raise AssertionError("an open transaction blocks a producer") from error
+            raise AssertionError(BLOCKED) from error
         took.append(time.perf_counter() - start)
     try:
         claimed = queue.claim(10)
     except psycopg.errors.LockNotAvailable as error:
-        raise AssertionError("an open transaction blocks a claim") from error
+        raise AssertionError(BLOCKED) from error
     assert claimed == [4, 1, 2, 3]
     assert min(took) < 0.1
 
@@ -102,8 +104,9 @@ def check_14_an_open_transaction_stops_nobody(db: Database) -> None:
 
 def test_14_an_open_transaction_stops_nobody(db: Database) -> None:
     """
-    Scenario 14: while a transaction that enqueued for two tenants stays open, others enqueue for the same
-    tenants in under 100 ms and their jobs are claimed; at its commit its own jobs are.
+    Scenario 14: while a transaction that enqueued for two tenants stays open, others do in under 100 ms.
+
+    Their jobs are claimed; at its commit its own jobs are.
     """
     check_14_an_open_transaction_stops_nobody(db)
 
@@ -141,8 +144,9 @@ def check_16_sixteen_sessions_share_by_weight(db: Database) -> None:
 
 def test_16_sixteen_sessions_share_by_weight(db: Database) -> None:
     """
-    Scenario 16: in lock order no two tenants ever differ by more than one job of each (rho <= 1), and no claim
-    is empty while jobs wait.
+    Scenario 16: in lock order no two tenants ever differ by more than one job of each (rho <= 1).
+
+    And no claim is empty while jobs wait.
     """
     check_16_sixteen_sessions_share_by_weight(db)
 
@@ -158,7 +162,8 @@ def check_17_one_tenant_many_claimers(db: Database) -> None:
         try:
             jobs = worker.claim(2, queue.name, lease=LEASE)
         except psycopg.errors.UniqueViolation as error:
-            raise AssertionError("two sessions picked the same job") from error
+            msg = "two sessions picked the same job"
+            raise AssertionError(msg) from error
         assert len(jobs) == 2, "a short claim while jobs wait"
         return jobs
 
@@ -243,8 +248,9 @@ def _end_somehow(worker: Worker, job: Any) -> None:
 
 def test_18_a_cap_is_exact(db: Database) -> None:
     """
-    Scenario 18: with 32 claimers, completions and sessions killed at random, a tenant capped at 3 never runs a
-    fourth, reaches the third, and has all three slots back afterwards.
+    Scenario 18: with 32 claimers, ends and kills at random, a tenant capped at 3 never runs a fourth.
+
+    It reaches the third, and has all three slots back afterwards.
     """
     check_18_a_cap_is_exact(db)
 

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from .oracle import Oracle
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from random import Random
     from typing import Any
 
@@ -42,18 +43,23 @@ EVENTS: dict[str, tuple[int, tuple[range, ...]]] = {
 }
 UNRESTRICTED = frozenset(EVENTS) - {"claim_tenant"}
 
+Call = tuple[str, "tuple[Any, ...]", "dict[str, Any]"]  # a method and its arguments
 Event = tuple["str | int", ...]  # a name and its integers
 
 
 class Trace(NamedTuple):
-    """How many tenants there are, and what happens."""
+    """
+    How many tenants there are, and what happens.
+    """
 
     tenants: int
     events: list[Event]
 
 
 class Step(NamedTuple):
-    """A call of a method of the queue; a claim's answer."""
+    """
+    A call of a method of the queue; a claim's answer.
+    """
 
     method: str
     args: tuple[Any, ...]
@@ -62,12 +68,16 @@ class Step(NamedTuple):
 
 
 def name(tenant: int) -> str:
-    """A tenant's name; capitals, letters and signs sort differently by locale and by byte."""
+    """
+    A tenant's name; capitals, letters and signs sort differently by locale and by byte.
+    """
     return f"{'aBz_é-'[tenant % 6]}{tenant}"
 
 
 def random_trace(rng: Random, length: int, kinds: frozenset[str] = frozenset(EVENTS)) -> Trace:
-    """A trace from a seeded generator; it begins with the wishes and some work of each tenant."""
+    """
+    A trace from a seeded generator; it begins with the wishes and some work of each tenant.
+    """
     tenants = rng.randint(2, rng.choice((3, 6, 40)))
     words = [kind for kind in sorted(kinds) for _ in range(EVENTS[kind][0])]
     opening = ["set_tenant"] * rng.randint(0, tenants) + ["enqueue"] * tenants
@@ -76,7 +86,9 @@ def random_trace(rng: Random, length: int, kinds: frozenset[str] = frozenset(EVE
 
 
 def traces(kinds: frozenset[str] = frozenset(EVENTS), length: int = 60) -> SearchStrategy[Trace]:
-    """The same traces for hypothesis, which makes a failing one short."""
+    """
+    The same traces for hypothesis, which makes a failing one short.
+    """
     words = [kind for kind in sorted(kinds) for _ in range(EVENTS[kind][0])]
     events = st.sampled_from(words).flatmap(
         lambda kind: st.tuples(st.just(kind), *map(st.sampled_from, EVENTS[kind][1]))
@@ -85,7 +97,9 @@ def traces(kinds: frozenset[str] = frozenset(EVENTS), length: int = 60) -> Searc
 
 
 def resolve(trace: Trace, queue: Oracle | None = None) -> list[Step]:
-    """Play a trace on the model: the calls that any other queue must answer alike."""
+    """
+    Play a trace on the model: the calls that any other queue must answer alike.
+    """
     queue = queue or Oracle()
     steps = []
     for kind, *numbers in trace.events:
@@ -98,10 +112,10 @@ def resolve(trace: Trace, queue: Oracle | None = None) -> list[Step]:
     return steps
 
 
-def _call(
-    queue: Oracle, tenants: int, kind: str, *numbers: int
-) -> tuple[str, tuple[Any, ...], dict[str, Any]] | None:
-    """Turn an event into a call; None when there is no such job to act on."""
+def _call(queue: Oracle, tenants: int, kind: str, *numbers: int) -> Call | None:
+    """
+    Turn an event into a call; None when there is no such job to act on.
+    """
     first, *rest = numbers
     if kind in ("complete", "retry", "dead", "release", "expire", "cancel"):
         jobs = [*queue.running] + (sorted(queue.queued) if kind == "cancel" else [])
@@ -110,25 +124,22 @@ def _call(
         method = "fail" if kind in ("retry", "dead") else kind
         kwargs = {"retry": kind == "retry"} if method == "fail" else {}
         return method, (jobs[first % len(jobs)],), kwargs
-    match kind:
-        case "enqueue":
-            return "enqueue", (name(first % tenants), *rest), {}
-        case "claim":
-            return "claim", (BATCHES[first],), {}
-        case "claim_tenant":
-            return "claim", (BATCHES[first], name(rest[0] % tenants)), {}
-        case "cancel_all":
-            return "cancel_all", (name(first % tenants),), {}
-        case "set_tenant":
-            weight, cap, mood = WEIGHTS[rest[0]], CAPS[rest[1]], rest[2] == 0
-            return "set_tenant", (name(first % tenants), weight, cap), {"paused": mood}
-        case "set_queue":
-            return "set_queue", (), {"paused": first == 0}
-    raise AssertionError(kind)
+    whose = name(numbers[-1 if kind == "claim_tenant" else 0] % tenants)
+    calls: dict[str, Callable[[], Call]] = {
+        "enqueue": lambda: ("enqueue", (whose, *rest), {}),
+        "claim": lambda: ("claim", (BATCHES[first],), {}),
+        "claim_tenant": lambda: ("claim", (BATCHES[first], whose), {}),
+        "cancel_all": lambda: ("cancel_all", (whose,), {}),
+        "set_tenant": lambda: ("set_tenant", (whose, WEIGHTS[rest[0]], CAPS[rest[1]]), {"paused": rest[2] == 0}),
+        "set_queue": lambda: ("set_queue", (), {"paused": first == 0}),
+    }
+    return calls[kind]()
 
 
 def replay(queue: Any, steps: list[Step]) -> None:
-    """Replay on another queue; the first claim that differs ends it with the history so far."""
+    """
+    Replay on another queue; the first claim that differs ends it with the history so far.
+    """
     for at, step in enumerate(steps):
         answer = getattr(queue, step.method)(*step.args, **step.kwargs)
         if step.method == "claim" and answer != step.answer:
@@ -136,7 +147,9 @@ def replay(queue: Any, steps: list[Step]) -> None:
 
 
 def _story(steps: list[Step], answer: list[int]) -> str:
-    """The calls that led to a wrong answer."""
+    """
+    The calls that led to a wrong answer.
+    """
     lines = []
     for step in steps:
         said = [*map(repr, step.args), *(f"{k}={v!r}" for k, v in step.kwargs.items())]
