@@ -2485,6 +2485,7 @@ as $fn$
 -- Fair:   start tags. A flow's nth job has the tag vtime + (n - 1) * charge; the least tags go first, ties by charge, by
 --         how often the flow has been picked in this pass, by who was served longest ago, by name. Of each flow only the
 --         first few jobs are read; one that has more bounds the pass: nothing at or above its next tag may be chosen yet.
+--         So do the flows that were not read, since those that were may turn out empty.
 -- Index:  flows_pick_idx from the floor, or flows_key_idx for the tenants named; jobs_claim_idx from each flow's heads.
 declare
     v_picks fairq.pick[];
@@ -2554,6 +2555,15 @@ begin
         select h.*
         from head as h
         where h.nth <= least(h.room, (select d.jobs from depth as d))
+          -- when the list of flows was cut, the first one left out comes right after its last one
+          and (
+              (select count(*) from flow) < p_want
+              or (h.tag, h.charge, h.nth) <= (
+                  select f.vtime, f.charge, 1 from flow as f
+                  order by f.vtime desc, f.charge desc
+                  limit 1
+              )
+          )
           and h.tag < coalesce(
               (
                   select min(x.tag + x.charge) from head as x
