@@ -445,7 +445,10 @@ begin
             j.created_at, gen_random_uuid() as lease_token
         from unnest(p_picks) as p
         cross join lateral (
-            select jj.* from fairq.jobs as jj where jj.ctid = p.job_row for key share skip locked
+            -- its state once more: a lock follows the row to a version that the pick has not seen
+            select jj.* from fairq.jobs as jj
+            where jj.ctid = p.job_row and jj.state = 'queued'
+            for key share skip locked
         ) as j
         where p.turn is not null
     ), complete as materialized (
