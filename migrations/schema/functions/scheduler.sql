@@ -95,12 +95,20 @@ begin
         update fairq.jobs as j set changed_xid = '3' where j.queue = p_queue;
         -- its trigger stamps this transaction
         update fairq.tenants as t set weight = t.weight where t.queue = p_queue;
-        delete from fairq.settlements as s where s.queue = p_queue;
+        -- in one statement: an attempt that ends meanwhile is either counted and settled later, or neither
+        with settled as (
+            delete from fairq.settlements as s where s.queue = p_queue
+        )
         update fairq.flows as f
         set
             stamp   = f.stamp + 1,
             running = (select count(*) from fairq.leases as l where l.queue = f.queue and l.tenant = f.tenant)
         where f.queue = p_queue;
+    else
+        -- restored before they were ever claimed: transactions that are still to come here, though not those of other rows
+        update fairq.jobs as j set changed_xid = '3'
+        where j.queue = p_queue and j.changed_xid <> pg_current_xact_id()
+          and j.changed_xid >= pg_snapshot_xmax(pg_current_snapshot());
     end if;
 
     return row(
