@@ -2173,6 +2173,34 @@ grant execute on function fairq.release_expired_jobs(text, integer) to fairq_wor
 -- charge, write down. The rule is start-time fair queueing (Goyal, Vin, Cheng 1996), one flow for each tenant, tagged when
 -- a job is claimed; docs/rooms.md says it in words.
 
+create or replace function fairq._lock_holders(p_queue text)
+    returns text
+    language sql
+    stable
+    set search_path = pg_catalog, pg_temp
+as $fn$
+    -- Which session holds the queue's lock, for the message of one that could not have it. The row names the transaction
+    -- that locked it; after a wait that is a subtransaction, which no view knows. Then: who has a lock on a row of the table
+    -- and waits for none.
+    select coalesce(
+        (
+            select string_agg(distinct l.pid::text, ', ')
+            from fairq.schedulers as s
+            join pg_locks as l on l.transactionid = s.xmax and l.granted
+            where s.queue = p_queue
+        ),
+        (
+            select string_agg(distinct l.pid::text, ', ')
+            from pg_locks as l
+            where l.relation = 'fairq.schedulers'::regclass and l.mode = 'RowShareLock' and l.pid <> pg_backend_pid()
+              and l.database = (select d.oid from pg_database as d where d.datname = current_database())
+              and not exists (select from pg_locks as w where w.pid = l.pid and not w.granted)
+        )
+    )
+$fn$;
+comment on function fairq._lock_holders(text) is 'Who holds the queue''s lock. Internal.';
+revoke all on function fairq._lock_holders(text) from public;
+
 create or replace function fairq._lock_queue(p_queue text)
     returns void
     language plpgsql
@@ -2185,32 +2213,30 @@ as $fn$
 declare
     v_timeout text := current_setting('lock_timeout');
 begin
+    -- outside the block below, which is a subtransaction: pg_locks knows a holder by its transaction only
     perform from fairq.schedulers as s where s.queue = p_queue for update skip locked;
     if found then
         return;
     end if;
 
-    if v_timeout = '0' then
-        perform set_config('lock_timeout', '10s', true);
-    end if;
-    insert into fairq.schedulers (queue) values (p_queue) on conflict (queue) do nothing;
-    perform from fairq.schedulers as s where s.queue = p_queue for update;
-    if not found then
-        -- a lock that is not taken and says nothing is the worst of all
-        raise exception 'the lock of queue % could not be taken', p_queue using errcode = '55000';
-    end if;
-    perform set_config('lock_timeout', v_timeout, true);
-exception when lock_not_available then
-    raise exception 'the lock of queue % was not free in time', p_queue
-        using
-            errcode = '55P03',
-            detail = format('Held by process %s.', coalesce((
-                select string_agg(l.pid::text, ', ')
-                from fairq.schedulers as s
-                join pg_locks as l on l.transactionid = s.xmax and l.granted
-                where s.queue = p_queue
-            ), 'unknown')),
-            hint = 'A claim holds it until its transaction ends: claim in a transaction of its own, and try again.';
+    begin
+        if v_timeout = '0' then
+            perform set_config('lock_timeout', '10s', true);
+        end if;
+        insert into fairq.schedulers (queue) values (p_queue) on conflict (queue) do nothing;
+        perform from fairq.schedulers as s where s.queue = p_queue for update;
+        if not found then
+            -- a lock that is not taken and says nothing is the worst of all
+            raise exception 'the lock of queue % could not be taken', p_queue using errcode = '55000';
+        end if;
+        perform set_config('lock_timeout', v_timeout, true);
+    exception when lock_not_available then
+        raise exception 'the lock of queue % was not free in time', p_queue
+            using
+                errcode = '55P03',
+                detail = format('Held by process %s.', coalesce(fairq._lock_holders(p_queue), 'unknown')),
+                hint = 'A claim holds it until its transaction ends: claim in a transaction of its own, and try again.';
+    end;
 end
 $fn$;
 comment on function fairq._lock_queue(text) is 'Takes the queue''s lock. Internal.';
