@@ -2073,7 +2073,8 @@ as $fn$
 -- Locks:  leases' rows, skipping those held by others, then their jobs' rows.
 -- Index:  leases_expire_idx, from the expire floor.
 declare
-    v_moved fairq.moved := row('{}'::fairq.news[], greatest(p_tick.expire_floor, p_now))::fairq.moved;
+    -- never beyond the clock, which may have been set back: the leases that come now end after it, and only after it
+    v_moved fairq.moved := row('{}'::fairq.news[], p_now)::fairq.moved;
     v_lease fairq.leases;
     v_left  timestamptz;
 begin
@@ -2786,7 +2787,7 @@ begin
         p_tick.virtual_time := fairq._virtual_time(p_tick);
         p_tick.pick_floor := least(p_tick.pick_floor, fairq._apply(p_tick.queue, v_news, p_tick.virtual_time));
     end if;
-    if cardinality(v_news) > 0 or p_tick.ticked_at < p_now - interval '1 second' then
+    if cardinality(v_news) > 0 or p_tick.ticked_at not between p_now - interval '1 second' and p_now then
         p_tick.ticked_at := p_now;
     end if;
     p_tick.seen := p_snap;
