@@ -2166,7 +2166,8 @@ as $fn$
 -- Locks:  leases' rows, skipping those held by others, then their jobs' rows.
 -- Index:  leases_expire_idx, from the expire floor.
 declare
-    v_moved fairq.moved := row('{}'::fairq.news[], greatest(p_tick.expire_floor, p_now))::fairq.moved;
+    -- never beyond the clock, which may have been set back: the leases that come now end after it, and only after it
+    v_moved fairq.moved := row('{}'::fairq.news[], p_now)::fairq.moved;
     v_lease fairq.leases;
     v_left  timestamptz;
 begin
@@ -2266,6 +2267,34 @@ grant execute on function fairq.release_expired_jobs(text, integer) to fairq_wor
 -- lease, charge, write down. The rule is start-time fair queueing (Goyal, Vin, Cheng 1996), one flow for each tenant,
 -- tagged when a job is claimed; docs/rooms.md says it in words.
 
+create or replace function fairq._lock_holders(p_queue text)
+    returns text
+    language sql
+    stable
+    set search_path = pg_catalog, pg_temp
+as $fn$
+    -- Which session holds the queue's lock, for the message of one that could not have it. The row names the transaction
+    -- that locked it; after a wait that is a subtransaction, which no view knows. Then: who has a lock on a row of the table
+    -- and waits for none.
+    select coalesce(
+        (
+            select string_agg(distinct l.pid::text, ', ')
+            from fairq.schedulers as s
+            join pg_locks as l on l.transactionid = s.xmax and l.granted
+            where s.queue = p_queue
+        ),
+        (
+            select string_agg(distinct l.pid::text, ', ')
+            from pg_locks as l
+            where l.relation = 'fairq.schedulers'::regclass and l.mode = 'RowShareLock' and l.pid <> pg_backend_pid()
+              and l.database = (select d.oid from pg_database as d where d.datname = current_database())
+              and not exists (select from pg_locks as w where w.pid = l.pid and not w.granted)
+        )
+    )
+$fn$;
+comment on function fairq._lock_holders(text) is 'Who holds the queue''s lock. Internal.';
+revoke all on function fairq._lock_holders(text) from public;
+
 create or replace function fairq._lock_queue(p_queue text)
     returns void
     language plpgsql
@@ -2278,32 +2307,30 @@ as $fn$
 declare
     v_timeout text := current_setting('lock_timeout');
 begin
+    -- outside the block below, which is a subtransaction: pg_locks knows a holder by its transaction only
     perform from fairq.schedulers as s where s.queue = p_queue for update skip locked;
     if found then
         return;
     end if;
 
-    if v_timeout = '0' then
-        perform set_config('lock_timeout', '10s', true);
-    end if;
-    insert into fairq.schedulers (queue) values (p_queue) on conflict (queue) do nothing;
-    perform from fairq.schedulers as s where s.queue = p_queue for update;
-    if not found then
-        -- a lock that is not taken and says nothing is the worst of all
-        raise exception 'the lock of queue % could not be taken', p_queue using errcode = '55000';
-    end if;
-    perform set_config('lock_timeout', v_timeout, true);
-exception when lock_not_available then
-    raise exception 'the lock of queue % was not free in time', p_queue
-        using
-            errcode = '55P03',
-            detail = format('Held by process %s.', coalesce((
-                select string_agg(l.pid::text, ', ')
-                from fairq.schedulers as s
-                join pg_locks as l on l.transactionid = s.xmax and l.granted
-                where s.queue = p_queue
-            ), 'unknown')),
-            hint = 'A claim holds it until its transaction ends: claim in a transaction of its own, and try again.';
+    begin
+        if v_timeout = '0' then
+            perform set_config('lock_timeout', '10s', true);
+        end if;
+        insert into fairq.schedulers (queue) values (p_queue) on conflict (queue) do nothing;
+        perform from fairq.schedulers as s where s.queue = p_queue for update;
+        if not found then
+            -- a lock that is not taken and says nothing is the worst of all
+            raise exception 'the lock of queue % could not be taken', p_queue using errcode = '55000';
+        end if;
+        perform set_config('lock_timeout', v_timeout, true);
+    exception when lock_not_available then
+        raise exception 'the lock of queue % was not free in time', p_queue
+            using
+                errcode = '55P03',
+                detail = format('Held by process %s.', coalesce(fairq._lock_holders(p_queue), 'unknown')),
+                hint = 'A claim holds it until its transaction ends: claim in a transaction of its own, and try again.';
+    end;
 end
 $fn$;
 comment on function fairq._lock_queue(text) is 'Takes the queue''s lock. Internal.';
@@ -2355,12 +2382,20 @@ begin
         update fairq.jobs as j set changed_xid = '3' where j.queue = p_queue;
         -- its trigger stamps this transaction
         update fairq.tenants as t set weight = t.weight where t.queue = p_queue;
-        delete from fairq.settlements as s where s.queue = p_queue;
+        -- in one statement: an attempt that ends meanwhile is either counted and settled later, or neither
+        with settled as (
+            delete from fairq.settlements as s where s.queue = p_queue
+        )
         update fairq.flows as f
         set
             stamp   = f.stamp + 1,
             running = (select count(*) from fairq.leases as l where l.queue = f.queue and l.tenant = f.tenant)
         where f.queue = p_queue;
+    else
+        -- restored before they were ever claimed: transactions that are still to come here, though not those of other rows
+        update fairq.jobs as j set changed_xid = '3'
+        where j.queue = p_queue and j.changed_xid <> pg_current_xact_id()
+          and j.changed_xid >= pg_snapshot_xmax(pg_current_snapshot());
     end if;
 
     return row(
@@ -2582,6 +2617,7 @@ as $fn$
 -- by
 --         how often the flow has been picked in this pass, by who was served longest ago, by name. Of each flow only the
 --         first few jobs are read; one that has more bounds the pass: nothing at or above its next tag may be chosen yet.
+--         So do the flows that were not read, since those that were may turn out empty.
 -- Index:  flows_pick_idx from the floor, or flows_key_idx for the tenants named; jobs_claim_idx from each flow's heads.
 declare
     v_picks fairq.pick[];
@@ -2651,6 +2687,15 @@ begin
         select h.*
         from head as h
         where h.nth <= least(h.room, (select d.jobs from depth as d))
+          -- when the list of flows was cut, the first one left out comes right after its last one
+          and (
+              (select count(*) from flow) < p_want
+              or (h.tag, h.charge, h.nth) <= (
+                  select f.vtime, f.charge, 1 from flow as f
+                  order by f.vtime desc, f.charge desc
+                  limit 1
+              )
+          )
           and h.tag < coalesce(
               (
                   select min(x.tag + x.charge) from head as x
@@ -2700,7 +2745,10 @@ begin
             j.created_at, gen_random_uuid() as lease_token
         from unnest(p_picks) as p
         cross join lateral (
-            select jj.* from fairq.jobs as jj where jj.ctid = p.job_row for key share skip locked
+            -- its state once more: a lock follows the row to a version that the pick has not seen
+            select jj.* from fairq.jobs as jj
+            where jj.ctid = p.job_row and jj.state = 'queued'
+            for key share skip locked
         ) as j
         where p.turn is not null
     ), complete as materialized (
@@ -2838,7 +2886,7 @@ begin
         p_tick.virtual_time := fairq._virtual_time(p_tick);
         p_tick.pick_floor := least(p_tick.pick_floor, fairq._apply(p_tick.queue, v_news, p_tick.virtual_time));
     end if;
-    if cardinality(v_news) > 0 or p_tick.ticked_at < p_now - interval '1 second' then
+    if cardinality(v_news) > 0 or p_tick.ticked_at not between p_now - interval '1 second' and p_now then
         p_tick.ticked_at := p_now;
     end if;
     p_tick.seen := p_snap;
@@ -3149,36 +3197,43 @@ grant execute on function fairq.renew_job_leases(bigint[], uuid[], interval) to 
 --
 
 create or replace function fairq._complete(p_job_ids bigint[], p_tokens uuid[], p_results jsonb[])
-    returns bigint[]
+    returns integer[]
     language plpgsql
     set search_path = pg_catalog, pg_temp
 as $fn$
--- running -> succeeded: returns the jobs that succeeded by it.
+-- running -> succeeded: returns the places in the arrays of those that succeeded by it.
 --
 -- Each lease is locked first, by job id, and the clock read after that: a lease judged by a clock read before the wait
--- would live too long. No shared row is written: the scheduler learns of it from the settlements.
+-- would live too long. That is a statement of its own: when it had to wait for a renewal, the lease's new version is one
+-- that only the next statement sees. No shared row is written: the scheduler learns of it from the settlements.
 -- Locks:  the leases' rows, then the jobs'.
 -- Index:  leases_pkey and jobs_pkey, a probe for each job.
 declare
     v_caller text := fairq._caller();
-    v_done   bigint[];
+    v_rows   tid[];
+    v_times  timestamptz[];
+    v_at     integer[];
+    v_done   integer[];
 begin
     with held as materialized (
-        select l.row_id, u.result, clock_timestamp() as now_held
+        select l.row_id, u.at, clock_timestamp() as now_held
         from (
-            select t.job_id, t.token, t.result from unnest(p_job_ids, p_tokens, p_results) as t(job_id, token, result)
-            order by t.job_id
+            select t.job_id, t.token, t.at from unnest(p_job_ids, p_tokens) with ordinality as t(job_id, token, at)
+            order by t.job_id, t.at
         ) as u
         cross join lateral (
             select ll.ctid as row_id from fairq.leases as ll
             where ll.job_id = u.job_id and ll.lease_token = u.token
             for update
         ) as l
-    ), ended as (
+    )
+    select array_agg(h.row_id), array_agg(h.at), array_agg(h.now_held) into v_rows, v_at, v_times from held as h;
+
+    with ended as (
         delete from fairq.leases as l
-        using held as h
+        using unnest(v_rows, v_at, v_times) as h(row_id, at, now_held)
         where l.ctid = h.row_id and l.lease_expires_at > h.now_held and l.caller = v_caller
-        returning l.*, h.result, h.now_held
+        returning l.*, h.at, h.now_held
     ), settled as (
         insert into fairq.settlements (queue, tenant, attempts)
         select e.queue, e.tenant, count(*) from ended as e group by e.queue, e.tenant
@@ -3193,7 +3248,7 @@ begin
         using found as f
         where j.ctid = f.row_id
         returning
-            j.*, f.attempt, f.started_at, f.lease_owner, f.lease_token, f.result, f.now_held
+            j.*, f.attempt, f.started_at, f.lease_owner, f.lease_token, f.at, f.now_held
     ), kept as (
         insert into fairq.finished_jobs (
             job_id, queue, tenant, task, payload, priority, state, attempts, max_attempts, run_at, cost, operation_key,
@@ -3202,11 +3257,10 @@ begin
         select
             g.job_id, g.queue, g.tenant, g.task, g.payload, g.priority, 'succeeded', g.attempt, g.max_attempts, g.run_at,
             g.cost, g.operation_key, g.last_error, g.created_at, g.started_at, g.now_held, g.lease_owner,
-            sha256(uuid_send(g.lease_token)), g.result
+            sha256(uuid_send(g.lease_token)), p_results[g.at]
         from gone as g
-        returning job_id
     )
-    select array_agg(k.job_id) into v_done from kept as k;
+    select array_agg(g.at) into v_done from gone as g;
     return coalesce(v_done, '{}');
 end
 $fn$;
@@ -3298,7 +3352,7 @@ as $fn$
 -- Raises: 22023 for arrays out of range; an oversized result is the outcome too_large of its job alone.
 declare
     v_large bigint[] := '{}';
-    v_done  bigint[];
+    v_done  integer[];
 begin
     perform fairq._check_batch(p_job_ids, p_tokens);
     if p_results is not null then
@@ -3310,27 +3364,24 @@ begin
             where fairq._is_oversized(u.job_id, u.result)
         );
     end if;
-    if v_large = '{}' then
-        v_done := fairq._complete(p_job_ids, p_tokens, p_results);
-    else
-        v_done := (
-            select fairq._complete(array_agg(u.job_id), array_agg(u.token), array_agg(u.result))
-            from unnest(p_job_ids, p_tokens, p_results) as u(job_id, token, result)
-            where u.job_id <> all (v_large)
+    if v_large <> '{}' then
+        -- no lease has no token
+        p_tokens := array(
+            select case when u.job_id <> all (v_large) then u.token end
+            from unnest(p_job_ids, p_tokens) with ordinality as u(job_id, token)
+            order by u.ordinality
         );
     end if;
+    v_done := fairq._complete(p_job_ids, p_tokens, p_results);
 
     return query
     select u.job_id, case
+        when u.ordinality = any (v_done) then 'succeeded'
         when u.job_id = any (v_large) then 'too_large'
-        when u.job_id = any (v_done) and u.nth = 1 then 'succeeded'
         when fairq._completed_before(u.job_id, u.token) then 'already_succeeded'
         else 'lost'
     end
-    from (
-        select t.job_id, t.token, t.ordinality, row_number() over (partition by t.job_id, t.token order by t.ordinality) as nth
-        from unnest(p_job_ids, p_tokens) with ordinality as t(job_id, token)
-    ) as u
+    from unnest(p_job_ids, p_tokens) with ordinality as u(job_id, token)
     order by u.ordinality;
 end
 $fn$;

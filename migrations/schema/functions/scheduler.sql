@@ -6,6 +6,34 @@
 -- lease, charge, write down. The rule is start-time fair queueing (Goyal, Vin, Cheng 1996), one flow for each tenant,
 -- tagged when a job is claimed; docs/rooms.md says it in words.
 
+create or replace function fairq._lock_holders(p_queue text)
+    returns text
+    language sql
+    stable
+    set search_path = pg_catalog, pg_temp
+as $fn$
+    -- Which session holds the queue's lock, for the message of one that could not have it. The row names the transaction
+    -- that locked it; after a wait that is a subtransaction, which no view knows. Then: who has a lock on a row of the table
+    -- and waits for none.
+    select coalesce(
+        (
+            select string_agg(distinct l.pid::text, ', ')
+            from fairq.schedulers as s
+            join pg_locks as l on l.transactionid = s.xmax and l.granted
+            where s.queue = p_queue
+        ),
+        (
+            select string_agg(distinct l.pid::text, ', ')
+            from pg_locks as l
+            where l.relation = 'fairq.schedulers'::regclass and l.mode = 'RowShareLock' and l.pid <> pg_backend_pid()
+              and l.database = (select d.oid from pg_database as d where d.datname = current_database())
+              and not exists (select from pg_locks as w where w.pid = l.pid and not w.granted)
+        )
+    )
+$fn$;
+comment on function fairq._lock_holders(text) is 'Who holds the queue''s lock. Internal.';
+revoke all on function fairq._lock_holders(text) from public;
+
 create or replace function fairq._lock_queue(p_queue text)
     returns void
     language plpgsql
@@ -18,32 +46,30 @@ as $fn$
 declare
     v_timeout text := current_setting('lock_timeout');
 begin
+    -- outside the block below, which is a subtransaction: pg_locks knows a holder by its transaction only
     perform from fairq.schedulers as s where s.queue = p_queue for update skip locked;
     if found then
         return;
     end if;
 
-    if v_timeout = '0' then
-        perform set_config('lock_timeout', '10s', true);
-    end if;
-    insert into fairq.schedulers (queue) values (p_queue) on conflict (queue) do nothing;
-    perform from fairq.schedulers as s where s.queue = p_queue for update;
-    if not found then
-        -- a lock that is not taken and says nothing is the worst of all
-        raise exception 'the lock of queue % could not be taken', p_queue using errcode = '55000';
-    end if;
-    perform set_config('lock_timeout', v_timeout, true);
-exception when lock_not_available then
-    raise exception 'the lock of queue % was not free in time', p_queue
-        using
-            errcode = '55P03',
-            detail = format('Held by process %s.', coalesce((
-                select string_agg(l.pid::text, ', ')
-                from fairq.schedulers as s
-                join pg_locks as l on l.transactionid = s.xmax and l.granted
-                where s.queue = p_queue
-            ), 'unknown')),
-            hint = 'A claim holds it until its transaction ends: claim in a transaction of its own, and try again.';
+    begin
+        if v_timeout = '0' then
+            perform set_config('lock_timeout', '10s', true);
+        end if;
+        insert into fairq.schedulers (queue) values (p_queue) on conflict (queue) do nothing;
+        perform from fairq.schedulers as s where s.queue = p_queue for update;
+        if not found then
+            -- a lock that is not taken and says nothing is the worst of all
+            raise exception 'the lock of queue % could not be taken', p_queue using errcode = '55000';
+        end if;
+        perform set_config('lock_timeout', v_timeout, true);
+    exception when lock_not_available then
+        raise exception 'the lock of queue % was not free in time', p_queue
+            using
+                errcode = '55P03',
+                detail = format('Held by process %s.', coalesce(fairq._lock_holders(p_queue), 'unknown')),
+                hint = 'A claim holds it until its transaction ends: claim in a transaction of its own, and try again.';
+    end;
 end
 $fn$;
 comment on function fairq._lock_queue(text) is 'Takes the queue''s lock. Internal.';
@@ -95,12 +121,20 @@ begin
         update fairq.jobs as j set changed_xid = '3' where j.queue = p_queue;
         -- its trigger stamps this transaction
         update fairq.tenants as t set weight = t.weight where t.queue = p_queue;
-        delete from fairq.settlements as s where s.queue = p_queue;
+        -- in one statement: an attempt that ends meanwhile is either counted and settled later, or neither
+        with settled as (
+            delete from fairq.settlements as s where s.queue = p_queue
+        )
         update fairq.flows as f
         set
             stamp   = f.stamp + 1,
             running = (select count(*) from fairq.leases as l where l.queue = f.queue and l.tenant = f.tenant)
         where f.queue = p_queue;
+    else
+        -- restored before they were ever claimed: transactions that are still to come here, though not those of other rows
+        update fairq.jobs as j set changed_xid = '3'
+        where j.queue = p_queue and j.changed_xid <> pg_current_xact_id()
+          and j.changed_xid >= pg_snapshot_xmax(pg_current_snapshot());
     end if;
 
     return row(
@@ -322,6 +356,7 @@ as $fn$
 -- by
 --         how often the flow has been picked in this pass, by who was served longest ago, by name. Of each flow only the
 --         first few jobs are read; one that has more bounds the pass: nothing at or above its next tag may be chosen yet.
+--         So do the flows that were not read, since those that were may turn out empty.
 -- Index:  flows_pick_idx from the floor, or flows_key_idx for the tenants named; jobs_claim_idx from each flow's heads.
 declare
     v_picks fairq.pick[];
@@ -391,6 +426,15 @@ begin
         select h.*
         from head as h
         where h.nth <= least(h.room, (select d.jobs from depth as d))
+          -- when the list of flows was cut, the first one left out comes right after its last one
+          and (
+              (select count(*) from flow) < p_want
+              or (h.tag, h.charge, h.nth) <= (
+                  select f.vtime, f.charge, 1 from flow as f
+                  order by f.vtime desc, f.charge desc
+                  limit 1
+              )
+          )
           and h.tag < coalesce(
               (
                   select min(x.tag + x.charge) from head as x
@@ -440,7 +484,10 @@ begin
             j.created_at, gen_random_uuid() as lease_token
         from unnest(p_picks) as p
         cross join lateral (
-            select jj.* from fairq.jobs as jj where jj.ctid = p.job_row for key share skip locked
+            -- its state once more: a lock follows the row to a version that the pick has not seen
+            select jj.* from fairq.jobs as jj
+            where jj.ctid = p.job_row and jj.state = 'queued'
+            for key share skip locked
         ) as j
         where p.turn is not null
     ), complete as materialized (
@@ -578,7 +625,7 @@ begin
         p_tick.virtual_time := fairq._virtual_time(p_tick);
         p_tick.pick_floor := least(p_tick.pick_floor, fairq._apply(p_tick.queue, v_news, p_tick.virtual_time));
     end if;
-    if cardinality(v_news) > 0 or p_tick.ticked_at < p_now - interval '1 second' then
+    if cardinality(v_news) > 0 or p_tick.ticked_at not between p_now - interval '1 second' and p_now then
         p_tick.ticked_at := p_now;
     end if;
     p_tick.seen := p_snap;
