@@ -177,6 +177,14 @@ create type fairq.moved as (
 );
 comment on type fairq.moved is 'What promote or expire did inside a claim: the news of it, and where the next one may start to read. Internal.';
 
+create type fairq.place as (
+    vtime  bigint,
+    charge bigint,
+    served bigint,
+    tenant text collate "C"
+);
+comment on type fairq.place is 'A place in the pick order: the columns that order flows, in their order. Internal.';
+
 create type fairq.pick as (
     turn          integer,
     flow_row      tid,
@@ -561,7 +569,7 @@ create table fairq.ticks (
     seen              pg_snapshot not null,
     own_xid           xid8        not null,
     virtual_time      bigint      not null,
-    pick_floor        bigint      not null,
+    pick_floor        fairq.place not null,
     promote_floor     timestamptz not null,
     expire_floor      timestamptz not null,
     found_empty       boolean     not null,
@@ -581,7 +589,7 @@ comment on column fairq.ticks.system_identifier is 'The cluster it was written o
 comment on column fairq.ticks.seen is 'What the look had seen: the next one reads what this snapshot had not.';
 comment on column fairq.ticks.own_xid is 'The transaction of the look, whose own changes it left to the next.';
 comment on column fairq.ticks.virtual_time is 'Virtual time of the queue at the look; never falls.';
-comment on column fairq.ticks.pick_floor is 'No eligible flow has a lower vtime.';
+comment on column fairq.ticks.pick_floor is 'No eligible flow has a lower place in the pick order.';
 comment on column fairq.ticks.promote_floor is 'No scheduled job that the look has seen is due before.';
 comment on column fairq.ticks.expire_floor is 'No lease expires before.';
 comment on column fairq.ticks.found_empty is 'The claim found less than it asked for: the next enqueue may wake listeners.';
@@ -881,7 +889,7 @@ revoke all on all sequences in schema fairq from public;
 
 grant usage on type
     fairq.enqueued_job, fairq.enqueue_outcome, fairq.claimed_job, fairq.job_outcome,
-    fairq.queue_stat, fairq.tenant_stat, fairq.new_job, fairq.news, fairq.moved, fairq.pick
+    fairq.queue_stat, fairq.tenant_stat, fairq.new_job, fairq.news, fairq.moved, fairq.place, fairq.pick
 to fairq_api;
 
 -- the functions: never a change of tenant, payload or id; never a change of the log; delete only where a job moves on
@@ -2272,7 +2280,8 @@ begin
 
     return row(
         p_queue, coalesce(p_tick.tick_id, 0), p_now, null, null, '1:1:'::pg_snapshot, '1'::xid8,
-        coalesce(p_tick.virtual_time, 0), 0, '-infinity'::timestamptz, '-infinity'::timestamptz, false
+        coalesce(p_tick.virtual_time, 0), row(0, 0, 0, '')::fairq.place, '-infinity'::timestamptz,
+        '-infinity'::timestamptz, false
     )::fairq.ticks;
 end
 $fn$;
@@ -2358,7 +2367,11 @@ as $fn$
         coalesce(
             (
                 select f.vtime from fairq.flows as f
-                where f.queue = p_tick.queue and f.eligible and f.vtime >= p_tick.pick_floor
+                where f.queue = p_tick.queue and f.eligible
+                  and (f.vtime, f.charge, f.served, f.tenant) >= (
+                      (p_tick.pick_floor).vtime, (p_tick.pick_floor).charge, (p_tick.pick_floor).served,
+                      (p_tick.pick_floor).tenant
+                  )
                 order by f.vtime, f.charge, f.served, f.tenant
                 limit 1
             ),
@@ -2376,18 +2389,18 @@ comment on function fairq._virtual_time(fairq.ticks) is 'The virtual time of a q
 revoke all on function fairq._virtual_time(fairq.ticks) from public;
 
 create or replace function fairq._apply(p_queue text, p_news fairq.news[], p_virtual_time bigint)
-    returns bigint
+    returns fairq.place
     language plpgsql
     set search_path = pg_catalog, pg_temp
 as $fn$
--- Writes the news into the flows, all of one tenant's in one update; returns the least vtime of a flow that is then eligible.
+-- Writes the news into the flows, all of one tenant's in one update; returns the first place of a flow that is then eligible.
 --
 -- R2:     a flow that becomes backlogged starts no lower than the virtual time. Its debt is kept.
 -- R11:    one that was held up (cap, pause) and no longer is starts at most one job below it.
 -- Locks:  the queue's lock is held.
 -- Index:  flows_key_idx, newest version first; tenants_pkey.
 declare
-    v_least bigint;
+    v_first fairq.place;
 begin
     with merged as (
         select
@@ -2456,17 +2469,20 @@ begin
             stamp       = f.stamp + 1
         from known as k
         where f.ctid = k.row_id
-        returning f.vtime, f.eligible
+        returning f.vtime, f.charge, f.served, f.tenant, f.eligible
     ), opened as (
         insert into fairq.flows (queue, tenant, weight, max_running, paused, vtime, head_at, head_id)
         select p_queue, k.tenant, k.weight, k.max_running, k.paused, p_virtual_time, k.head_at, k.head_id
         from known as k
         where k.row_id is null and k.arrived
-        returning vtime, eligible
+        returning vtime, charge, served, tenant, eligible
     )
-    select min(u.vtime) filter (where u.eligible) into v_least
-    from (select p.* from put as p union all select o.* from opened as o) as u;
-    return v_least;
+    select u.vtime, u.charge, u.served, u.tenant into v_first
+    from (select p.* from put as p union all select o.* from opened as o) as u
+    where u.eligible
+    order by u.vtime, u.charge, u.served, u.tenant
+    limit 1;
+    return v_first;
 end
 $fn$;
 comment on function fairq._apply(text, fairq.news[], bigint) is 'Writes the news of a look into the flows. Internal.';
@@ -2494,7 +2510,11 @@ begin
             select f.ctid as row_id, f.tenant, f.vtime, f.charge, f.served, f.head_at, f.head_id,
                    least(coalesce(f.max_running - f.running, p_want), p_want) as room
             from fairq.flows as f
-            where p_tenants = '{*}' and f.queue = p_tick.queue and f.eligible and f.vtime >= p_tick.pick_floor
+            where p_tenants = '{*}' and f.queue = p_tick.queue and f.eligible
+              and (f.vtime, f.charge, f.served, f.tenant) >= (
+                  (p_tick.pick_floor).vtime, (p_tick.pick_floor).charge, (p_tick.pick_floor).served,
+                  (p_tick.pick_floor).tenant
+              )
             order by f.vtime, f.charge, f.served, f.tenant
             limit p_want
         )
@@ -2692,13 +2712,19 @@ create or replace function fairq._write_tick(p_tick fairq.ticks)
 as $fn$
 -- The memory for the next look: a new row, and the last one removed.
 declare
-    v_floor bigint;
+    v_floor fairq.place;
 begin
-    select f.vtime into v_floor from fairq.flows as f
-    where f.queue = p_tick.queue and f.eligible and f.vtime >= p_tick.pick_floor
+    select f.vtime, f.charge, f.served, f.tenant into v_floor from fairq.flows as f
+    where f.queue = p_tick.queue and f.eligible
+      and (f.vtime, f.charge, f.served, f.tenant) >= (
+          (p_tick.pick_floor).vtime, (p_tick.pick_floor).charge, (p_tick.pick_floor).served,
+          (p_tick.pick_floor).tenant
+      )
     order by f.vtime, f.charge, f.served, f.tenant
     limit 1;
-    p_tick.pick_floor := coalesce(v_floor, p_tick.pick_floor);
+    if found then
+        p_tick.pick_floor := v_floor;
+    end if;
 
     delete from fairq.ticks as t where t.queue = p_tick.queue and t.tick_id = p_tick.tick_id;
     p_tick.tick_id := p_tick.tick_id + 1;
@@ -2751,7 +2777,7 @@ comment on function fairq._catch_up(fairq.ticks, pg_snapshot, xid8, timestamptz,
 revoke all on function fairq._catch_up(fairq.ticks, pg_snapshot, xid8, timestamptz, integer) from public;
 
 create or replace function fairq._reopen(p_tick fairq.ticks, p_job_ids bigint[])
-    returns bigint
+    returns fairq.place
     language plpgsql
     set search_path = pg_catalog, pg_temp
 as $fn$
@@ -2763,10 +2789,12 @@ begin
             select row(j.tenant, 'queued', j.priority, j.run_at, j.job_id, 0)::fairq.news
             from unnest(p_job_ids) as s(job_id)
             cross join lateral (
-                select jj.tenant, jj.priority, jj.run_at, jj.job_id from fairq.jobs as jj
-                where jj.job_id = s.job_id and jj.state = 'queued'
+                -- its state is looked at outside: in here it would make jobs_claim_idx a candidate
+                select jj.tenant, jj.priority, jj.run_at, jj.job_id, jj.state from fairq.jobs as jj
+                where jj.job_id = s.job_id
                 offset 0
             ) as j
+            where j.state = 'queued'
         ),
         p_tick.virtual_time
     );
