@@ -2534,16 +2534,23 @@ begin
             order by f.vtime, f.charge, f.served, f.tenant
             limit p_want
         )
-    ), depth as materialized (
-        -- deep enough that one pass is mostly enough, shallow enough not to read n jobs of each of n flows
-        select case when count(*) <= 1 then p_want else least(p_want, 4 + 2 * p_want / count(*)) end::integer as jobs
-        from flow
+    ), deep as materialized (
+        -- Deep enough that one pass is mostly enough, shallow enough not to read n jobs of each of n flows; and where there
+        -- are as many flows as jobs are wanted, each has one before any has one beyond the start tag of the last.
+        select
+            f.*, least(
+                f.room,
+                case when u.flows <= 1 then p_want else 4 + 2 * p_want / u.flows end,
+                case when u.flows = p_want then (u.last - f.vtime) / f.charge + 1 end
+            )::integer as depth
+        from flow as f
+        cross join (select count(*) as flows, max(x.vtime) as last from flow as x) as u
     ), head as materialized (
         select
-            f.row_id as flow_row, f.tenant, f.charge, f.served, f.room,
+            f.row_id as flow_row, f.tenant, f.charge, f.served, f.room, f.depth,
             h.job_row, h.job_id, h.priority, h.run_at, h.nth, f.vtime + (h.nth - 1) * f.charge as tag,
             h.next_priority, h.next_run_at, h.next_job_id
-        from flow as f
+        from deep as f
         left join lateral (
             select
                 q.*, row_number() over ()::integer as nth, lead(q.priority) over () as next_priority,
@@ -2564,20 +2571,20 @@ begin
                       -- a probe for each job, never a join the planner may turn round
                       and not exists (select from fairq.leases as l where l.job_id = jj.job_id offset 0)
                     order by jj.run_at, jj.job_id
-                    limit least(f.room, (select d.jobs from depth as d)) + 1
+                    limit f.depth + 1
                 ) as j
                 where c.job_id is not null
-                limit least(f.room, (select d.jobs from depth as d)) + 1
+                limit f.depth + 1
             ) as q
         ) as h on true
     ), chosen as (
         select h.*
         from head as h
-        where h.nth <= least(h.room, (select d.jobs from depth as d))
+        where h.nth <= h.depth
           and h.tag < coalesce(
               (
                   select min(x.tag + x.charge) from head as x
-                  where x.nth = (select d.jobs from depth as d) and x.nth < x.room and x.next_job_id is not null
+                  where x.nth = x.depth and x.nth < x.room and x.next_job_id is not null
               ),
               9223372036854775807
           )
