@@ -1222,10 +1222,8 @@ as $fn$
 declare
     v_settings fairq.queues;
 begin
-    select q.* into v_settings from fairq.queues as q where q.queue = p_queue;
-    if not found then
-        select q.* into v_settings from fairq.queues as q where q.queue = '*';
-    end if;
+    select q.* into v_settings from fairq.queues as q
+    where q.queue in (p_queue, '*') order by q.queue = '*' limit 1;
     return v_settings;
 end
 $fn$;
@@ -1234,11 +1232,13 @@ revoke all on function fairq._queue_settings(text) from public;
 
 create or replace function fairq._token_hash(p_token uuid)
     returns bytea
-    language sql
+    language plpgsql
     immutable
     set search_path = pg_catalog, pg_temp
 as $fn$
-    select sha256(uuid_send(p_token))
+begin
+    return sha256(uuid_send(p_token));
+end
 $fn$;
 comment on function fairq._token_hash(uuid) is 'How the last token of an ended job is remembered. Internal.';
 revoke all on function fairq._token_hash(uuid) from public;
@@ -1247,15 +1247,17 @@ create or replace function fairq._log(
     p_lease fairq.leases, p_event text, p_now timestamptz, p_details jsonb default '{}'
 )
     returns void
-    language sql
+    language plpgsql
     set search_path = pg_catalog, pg_temp
 as $fn$
-    -- an attempt ended otherwise than well
+-- An attempt ended otherwise than well.
+begin
     insert into fairq.job_log (job_id, queue, tenant, event_type, attempt, actor, started_at, details, created_at)
     values (
         (p_lease).job_id, (p_lease).queue, (p_lease).tenant, p_event, (p_lease).attempt, (p_lease).lease_owner,
         (p_lease).started_at, p_details, p_now
-    )
+    );
+end
 $fn$;
 comment on function fairq._log(fairq.leases, text, timestamptz, jsonb) is 'Writes the end of an attempt to job_log. Internal.';
 revoke all on function fairq._log(fairq.leases, text, timestamptz, jsonb) from public;
@@ -1370,30 +1372,32 @@ revoke all on function fairq._end_job(fairq.leases, text, timestamptz, jsonb, bo
 
 create or replace function fairq._caller()
     returns text
-    language sql
+    language plpgsql
     stable
     set search_path = pg_catalog, pg_temp
 as $fn$
-    -- inside a definer function current_user is fairq_api; the caller is the role it had set, or its login
-    select case
-        when current_setting('role') = 'none' then session_user::text
-        else current_setting('role')
-    end
+-- Inside a definer function current_user is fairq_api; the caller is the role it had set, or its login.
+--
+-- plpgsql, here and in other helpers of one expression: its plans are kept, those of SQL functions that cannot be inlined
+-- are made anew in each transaction before PostgreSQL 18.
+begin
+    return case when current_setting('role') = 'none' then session_user::text else current_setting('role') end;
+end
 $fn$;
 comment on function fairq._caller() is 'The role that called the public function. Internal.';
 revoke all on function fairq._caller() from public;
 
 create or replace function fairq._granted_tenants(p_verb text, p_queue text, p_caller text)
     returns text[]
-    language sql
+    language plpgsql
     stable
     set search_path = pg_catalog, pg_temp
 as $fn$
-    -- one read of access_grants, never one check per job
-    select case
-        when coalesce(bool_or(g.tenant = '*'), false) then array['*']
-        else coalesce(array_agg(distinct g.tenant) filter (where g.tenant is not null), '{}')
-    end
+-- One read of access_grants, never one check per job.
+declare
+    v_tenants text[];
+begin
+    select array_agg(g.tenant) into v_tenants
     from (
         select case when a.tenant = '@own' then fairq.current_tenant_id() else a.tenant end as tenant
         from fairq.access_grants as a
@@ -1401,6 +1405,9 @@ as $fn$
           and a.queue in (p_queue, '*')
           and pg_has_role(p_caller::name, to_regrole(quote_ident(a.role_name))::oid, 'usage')
     ) as g
+    where g.tenant is not null;
+    return case when '*' = any (v_tenants) then '{*}' else coalesce(v_tenants, '{}') end;
+end
 $fn$;
 comment on function fairq._granted_tenants(text, text, text) is 'The tenants of a queue a role may act for: {*} for all. Internal.';
 revoke all on function fairq._granted_tenants(text, text, text) from public;
@@ -1990,7 +1997,18 @@ begin
     end if;
 
     for v_queue in
-        select s.queue from fairq.schedulers as s where p_queue is null or s.queue = p_queue order by s.queue
+        -- from one queue to the next in the index: a queue may hold a million jobs, and there is no list of queues
+        with recursive queue(name) as (
+            select coalesce(p_queue, (
+                select j.queue from fairq.jobs as j where j.state = 'scheduled' order by j.queue limit 1
+            ))
+            union all
+            select (
+                select j.queue from fairq.jobs as j where j.state = 'scheduled' and j.queue > q.name order by j.queue limit 1
+            )
+            from queue as q where q.name is not null and p_queue is null
+        )
+        select q.name from queue as q where q.name is not null
     loop
         with due as materialized (
             select j.ctid as row_id from fairq.jobs as j
@@ -2361,14 +2379,15 @@ revoke all on function fairq._look(fairq.ticks, pg_snapshot, xid8) from public;
 
 create or replace function fairq._virtual_time(p_tick fairq.ticks)
     returns bigint
-    language sql
+    language plpgsql
     stable
     set search_path = pg_catalog, pg_temp
 as $fn$
-    -- The least vtime of an eligible flow; when there is none, the greatest ever charged. Never below an earlier one:
-    -- a flow that comes back one job behind it (R11) must not let newcomers in at its level.
-    -- Index: flows_pick_idx, both ends.
-    select greatest(
+-- The least vtime of an eligible flow; when there is none, the greatest ever charged. Never below an earlier one:
+-- a flow that comes back one job behind it (R11) must not let newcomers in at its level.
+-- Index:  flows_pick_idx, both ends.
+begin
+    return greatest(
         p_tick.virtual_time,
         coalesce(
             (
@@ -2389,7 +2408,8 @@ as $fn$
             ),
             0
         )
-    )
+    );
+end
 $fn$;
 comment on function fairq._virtual_time(fairq.ticks) is 'The virtual time of a queue. Internal.';
 revoke all on function fairq._virtual_time(fairq.ticks) from public;
@@ -3100,7 +3120,8 @@ as $fn$
 -- Locks:  the leases' rows, then the jobs'.
 -- Index:  leases_pkey and jobs_pkey, a probe for each job.
 declare
-    v_done bigint[];
+    v_caller text := fairq._caller();
+    v_done   bigint[];
 begin
     with held as materialized (
         select l.row_id, u.result, clock_timestamp() as now_held
@@ -3116,7 +3137,7 @@ begin
     ), ended as (
         delete from fairq.leases as l
         using held as h
-        where l.ctid = h.row_id and l.lease_expires_at > h.now_held and l.caller = fairq._caller()
+        where l.ctid = h.row_id and l.lease_expires_at > h.now_held and l.caller = v_caller
         returning l.*, h.result, h.now_held
     ), settled as (
         insert into fairq.settlements (queue, tenant, attempts)
@@ -3154,15 +3175,17 @@ revoke all on function fairq._complete(bigint[], uuid[], jsonb[]) from public;
 
 create or replace function fairq._completed_before(p_job_id bigint, p_token uuid)
     returns boolean
-    language sql
+    language plpgsql
     stable
     set search_path = pg_catalog, pg_temp
 as $fn$
-    -- a reply that was lost, and a worker that asks again
-    select exists (
+-- A reply that was lost, and a worker that asks again.
+begin
+    return exists (
         select from fairq.finished_jobs as f
         where f.job_id = p_job_id and f.state = 'succeeded' and f.token_hash = fairq._token_hash(p_token)
-    )
+    );
+end
 $fn$;
 comment on function fairq._completed_before(bigint, uuid) is 'Whether this token completed this job. Internal.';
 revoke all on function fairq._completed_before(bigint, uuid) from public;
@@ -3285,18 +3308,20 @@ grant execute on function fairq.complete_jobs(bigint[], uuid[], jsonb[]) to fair
 
 create or replace function fairq._retry_delay(p_settings fairq.queues, p_attempt integer, p_random double precision)
     returns interval
-    language sql
+    language plpgsql
     immutable
     set search_path = pg_catalog, pg_temp
 as $fn$
-    -- base, doubled with each attempt, capped; a share of it drawn at random (p_random, 0 to 1). Clamped as a number
-    -- before it becomes an interval: 2^1000 seconds is not one.
-    select make_interval(secs =>
+-- Base, doubled with each attempt, capped; a share of it drawn at random (p_random, 0 to 1). Clamped as a number before
+-- it becomes an interval: 2^1000 seconds is not one.
+begin
+    return make_interval(secs =>
         least(
             extract(epoch from p_settings.backoff_cap)::double precision,
             extract(epoch from p_settings.backoff_base)::double precision * power(2, least(p_attempt - 1, 62))
         ) * (1 - p_settings.backoff_jitter * p_random)
-    )
+    );
+end
 $fn$;
 comment on function fairq._retry_delay(fairq.queues, integer, double precision) is 'The wait after a failed attempt. Internal.';
 revoke all on function fairq._retry_delay(fairq.queues, integer, double precision) from public;

@@ -4,7 +4,6 @@ What the tests of the package share: a folder of two migrations, and questions t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import psycopg
@@ -13,6 +12,7 @@ import pytest
 from tests.package.folders import BARRIER, two_versions
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
     from tests.package.folders import Folder

@@ -14,7 +14,8 @@ as $fn$
 -- Locks:  the leases' rows, then the jobs'.
 -- Index:  leases_pkey and jobs_pkey, a probe for each job.
 declare
-    v_done bigint[];
+    v_caller text := fairq._caller();
+    v_done   bigint[];
 begin
     with held as materialized (
         select l.row_id, u.result, clock_timestamp() as now_held
@@ -30,7 +31,7 @@ begin
     ), ended as (
         delete from fairq.leases as l
         using held as h
-        where l.ctid = h.row_id and l.lease_expires_at > h.now_held and l.caller = fairq._caller()
+        where l.ctid = h.row_id and l.lease_expires_at > h.now_held and l.caller = v_caller
         returning l.*, h.result, h.now_held
     ), settled as (
         insert into fairq.settlements (queue, tenant, attempts)
@@ -68,15 +69,17 @@ revoke all on function fairq._complete(bigint[], uuid[], jsonb[]) from public;
 
 create or replace function fairq._completed_before(p_job_id bigint, p_token uuid)
     returns boolean
-    language sql
+    language plpgsql
     stable
     set search_path = pg_catalog, pg_temp
 as $fn$
-    -- a reply that was lost, and a worker that asks again
-    select exists (
+-- A reply that was lost, and a worker that asks again.
+begin
+    return exists (
         select from fairq.finished_jobs as f
         where f.job_id = p_job_id and f.state = 'succeeded' and f.token_hash = fairq._token_hash(p_token)
-    )
+    );
+end
 $fn$;
 comment on function fairq._completed_before(bigint, uuid) is 'Whether this token completed this job. Internal.';
 revoke all on function fairq._completed_before(bigint, uuid) from public;

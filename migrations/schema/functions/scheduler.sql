@@ -180,14 +180,15 @@ revoke all on function fairq._look(fairq.ticks, pg_snapshot, xid8) from public;
 
 create or replace function fairq._virtual_time(p_tick fairq.ticks)
     returns bigint
-    language sql
+    language plpgsql
     stable
     set search_path = pg_catalog, pg_temp
 as $fn$
-    -- The least vtime of an eligible flow; when there is none, the greatest ever charged. Never below an earlier one:
-    -- a flow that comes back one job behind it (R11) must not let newcomers in at its level.
-    -- Index: flows_pick_idx, both ends.
-    select greatest(
+-- The least vtime of an eligible flow; when there is none, the greatest ever charged. Never below an earlier one:
+-- a flow that comes back one job behind it (R11) must not let newcomers in at its level.
+-- Index:  flows_pick_idx, both ends.
+begin
+    return greatest(
         p_tick.virtual_time,
         coalesce(
             (
@@ -208,7 +209,8 @@ as $fn$
             ),
             0
         )
-    )
+    );
+end
 $fn$;
 comment on function fairq._virtual_time(fairq.ticks) is 'The virtual time of a queue. Internal.';
 revoke all on function fairq._virtual_time(fairq.ticks) from public;
