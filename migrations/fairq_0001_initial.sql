@@ -2527,6 +2527,7 @@ as $fn$
 -- Fair:   start tags. A flow's nth job has the tag vtime + (n - 1) * charge; the least tags go first, ties by charge, by
 --         how often the flow has been picked in this pass, by who was served longest ago, by name. Of each flow only the
 --         first few jobs are read; one that has more bounds the pass: nothing at or above its next tag may be chosen yet.
+--         Some flows read may turn out empty, so the flows not read bound it too.
 -- Index:  flows_pick_idx from the floor, or flows_key_idx for the tenants named; jobs_claim_idx from each flow's heads.
 declare
     v_picks fairq.pick[];
@@ -2613,6 +2614,12 @@ begin
                   where x.nth = x.depth and x.nth < x.room and x.next_job_id is not null
               ),
               9223372036854775807
+          )
+          -- flows that were not read wait behind the last one that was: its first job may go, and what goes before it
+          and (
+              h.nth = 1
+              or (select count(*) from flow) < p_want
+              or (h.tag, h.charge) < (select x.vtime, x.charge from flow as x order by x.vtime desc, x.charge desc limit 1)
           )
         order by h.tag, h.charge, h.nth, h.served, h.tenant
         limit p_want
