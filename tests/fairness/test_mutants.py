@@ -54,6 +54,8 @@ MUTANTS = [
     ),
     # R7: a flow read to its depth does not bound the pass
     (traces, Edit("_pick", "min(x.tag + x.charge)", "min(x.tag + 1000 * x.charge)")),
+    # R7: a flow that was not read does not bound it either
+    (scenario("12_cancelled_tenants_hide_nobody"), Edit("_pick", "(select count(*) from flow) < p_want", "true")),
     # R8: a weight acts on flows opened after it
     (scenario("11_a_weight_acts_at_once"), Edit("_apply", "weight      = k.weight,", "")),
     # R9: the cap judged before the claim and not within it

@@ -171,6 +171,9 @@ create or replace function fairq.enqueue_job(
     language plpgsql
     security definer
     set search_path = pg_catalog, pg_temp
+    -- a plan made while job_keys was empty would read all of it for each key (see claim_jobs())
+    set plan_cache_mode = force_generic_plan
+    set enable_seqscan = off
 as $fn$
 -- none -> queued, scheduled
 --
@@ -322,6 +325,9 @@ create or replace function fairq.enqueue_jobs(p_jobs jsonb)
     language plpgsql
     security definer
     set search_path = pg_catalog, pg_temp
+    -- see enqueue_job()
+    set plan_cache_mode = force_generic_plan
+    set enable_seqscan = off
 as $fn$
 -- none -> queued, scheduled; many at once
 --
