@@ -24,9 +24,7 @@ begin
     if p_job.run_at is not null and (not isfinite(p_job.run_at) or p_job.delay is not null) then
         perform fairq._refuse('p_run_at', p_job.run_at::text, 'finite, and given without p_delay');
     end if;
-    if p_job.delay is not null then
-        perform fairq._check_span('p_delay', p_job.delay, interval '0', interval '3650 days');
-    end if;
+    perform fairq._check_delay(p_job.delay);
     if p_job.priority is null or p_job.priority not between 0 and 3 then
         perform fairq._refuse('p_priority', p_job.priority::text, 'a number from 0 (first) to 3');
     end if;
