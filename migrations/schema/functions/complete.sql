@@ -174,12 +174,16 @@ begin
     return query
     select u.job_id, case
         when u.job_id = any (v_large) then 'too_large'
-        when u.job_id = any (v_done) and u.nth = 1 then 'succeeded'
+        -- a job named twice may come with a token that is not its own
+        when u.job_id = any (v_done) and u.nth = 1 and (u.times = 1 or fairq._completed_before(u.job_id, u.token))
+            then 'succeeded'
         when fairq._completed_before(u.job_id, u.token) then 'already_succeeded'
         else 'lost'
     end
     from (
-        select t.job_id, t.token, t.ordinality, row_number() over (partition by t.job_id, t.token order by t.ordinality) as nth
+        select
+            t.job_id, t.token, t.ordinality, count(*) over (partition by t.job_id) as times,
+            row_number() over (partition by t.job_id, t.token order by t.ordinality) as nth
         from unnest(p_job_ids, p_tokens) with ordinality as t(job_id, token)
     ) as u
     order by u.ordinality;
