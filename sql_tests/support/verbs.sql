@@ -85,7 +85,7 @@ create function fairq_test.given_lease_over(p_job_id bigint)
 as $fn$
     -- over now, not in the past: no claim can have looked at a time that had not come
     update fairq.leases as l
-    set started_at = clock_timestamp() - interval '1 second', lease_expires_at = clock_timestamp()
+    set lease_expires_at = clock_timestamp()
     where l.job_id = p_job_id
 $fn$;
 comment on function fairq_test.given_lease_over is 'The lease of a running job has just ended, and nobody has noticed yet.';
