@@ -964,10 +964,18 @@ grant update (state) on fairq.finished_jobs to fairq_api;
 grant select, insert on fairq.job_log to fairq_api;
 grant select, insert on fairq.job_keys to fairq_api;
 grant update (job_id, payload_hash, expires_at) on fairq.job_keys to fairq_api;
-grant select, insert, update on fairq.queues to fairq_api;
-grant select, insert, update on fairq.tenants to fairq_api;
-grant select, insert, update on fairq.flows to fairq_api;
-grant select, insert, update on fairq.schedulers to fairq_api;
+grant select, insert on fairq.queues to fairq_api;
+grant update (
+    paused, default_lease, longest_lease, max_attempts, backoff_base, backoff_cap, backoff_jitter, payload_limit, key_ttl,
+    retention, notify
+) on fairq.queues to fairq_api;
+grant select, insert on fairq.tenants to fairq_api;
+grant update (weight, max_running, paused) on fairq.tenants to fairq_api;
+grant select, insert on fairq.flows to fairq_api;
+grant update (weight, max_running, paused, vtime, running, head_at, head_id, served, stamp) on fairq.flows to fairq_api;
+grant select, insert on fairq.schedulers to fairq_api;
+-- only so that its rows may be locked; the policy lets no update through
+grant update (queue) on fairq.schedulers to fairq_api;
 grant select, insert, delete on fairq.ticks to fairq_api;
 grant select, insert, delete on fairq.settlements to fairq_api;
 grant select on fairq.access_grants to fairq_api;
@@ -1253,6 +1261,39 @@ $fn$;
 comment on function fairq._check_span(text, interval, interval, interval) is 'Raises 22023 for an interval out of range. Internal.';
 revoke all on function fairq._check_span(text, interval, interval, interval) from public;
 
+create or replace function fairq._check_delay(p_delay interval)
+    returns void
+    language plpgsql
+    set search_path = pg_catalog, pg_temp
+as $fn$
+-- Raises: 22023 for a delay that is given and negative, infinite or longer than ten years.
+begin
+    if p_delay is not null then
+        perform fairq._check_span('p_delay', p_delay, interval '0', interval '3650 days');
+    end if;
+end
+$fn$;
+comment on function fairq._check_delay(interval) is 'Raises 22023 for a delay out of range. Internal.';
+revoke all on function fairq._check_delay(interval) from public;
+
+create or replace function fairq._check_held(p_job_id bigint, p_token uuid)
+    returns void
+    language plpgsql
+    set search_path = pg_catalog, pg_temp
+as $fn$
+-- Raises: 22023 for a null: a worker that lost its job's id or token must hear it, not that the lease is lost.
+begin
+    if p_job_id is null then
+        perform fairq._refuse('p_job_id', null, 'the id of a claimed job');
+    end if;
+    if p_token is null then
+        perform fairq._refuse('p_token', null, 'the lease_token of a claimed job');
+    end if;
+end
+$fn$;
+comment on function fairq._check_held(bigint, uuid) is 'Raises 22023 for the id and token of a single verb. Internal.';
+revoke all on function fairq._check_held(bigint, uuid) from public;
+
 create or replace function fairq._check_batch(p_job_ids bigint[], p_tokens uuid[])
     returns void
     language plpgsql
@@ -1265,6 +1306,13 @@ begin
         perform fairq._refuse(
             'p_job_ids and p_tokens', format('%s and %s elements', cardinality(p_job_ids), cardinality(p_tokens)),
             'two arrays of one length, from 1 to 1000'
+        );
+    end if;
+    if array_ndims(p_job_ids) <> 1 or array_lower(p_job_ids, 1) <> 1
+       or array_ndims(p_tokens) <> 1 or array_lower(p_tokens, 1) <> 1 then
+        perform fairq._refuse(
+            'p_job_ids and p_tokens', format('%s and %s', array_dims(p_job_ids), array_dims(p_tokens)),
+            'arrays of one dimension, counted from 1'
         );
     end if;
     if array_position(p_job_ids, null) is not null or array_position(p_tokens, null) is not null then
@@ -1629,23 +1677,20 @@ create or replace function fairq._check_job(p_job fairq.new_job, p_settings fair
 as $fn$
 -- The job, with what its queue's settings say where it says nothing.
 --
--- Raises: 22023 for the first argument that is out of its range.
+-- Raises: 22023 for the first argument that is out of its range; 54000 for a payload over the queue's limit.
 begin
     perform fairq._check_name('p_task', p_job.task, 200);
     if p_job.payload is null or jsonb_typeof(p_job.payload) <> 'object' then
         perform fairq._refuse('p_payload', jsonb_typeof(p_job.payload), 'a JSON object');
     end if;
     if octet_length(p_job.payload::text) > p_settings.payload_limit then
-        perform fairq._refuse(
-            'p_payload', octet_length(p_job.payload::text) || ' bytes', 'at most ' || p_settings.payload_limit || ' bytes'
-        );
+        raise exception 'p_payload has % bytes, its queue allows %', octet_length(p_job.payload::text), p_settings.payload_limit
+            using errcode = '54000', hint = 'Store it elsewhere and enqueue a reference to it.';
     end if;
     if p_job.run_at is not null and (not isfinite(p_job.run_at) or p_job.delay is not null) then
         perform fairq._refuse('p_run_at', p_job.run_at::text, 'finite, and given without p_delay');
     end if;
-    if p_job.delay is not null then
-        perform fairq._check_span('p_delay', p_job.delay, interval '0', interval '3650 days');
-    end if;
+    perform fairq._check_delay(p_job.delay);
     if p_job.priority is null or p_job.priority not between 0 and 3 then
         perform fairq._refuse('p_priority', p_job.priority::text, 'a number from 0 (first) to 3');
     end if;
@@ -1797,8 +1842,8 @@ as $fn$
 -- none -> queued, scheduled
 --
 -- Locks:  none, but for the key: a second producer of the same one waits for the first.
--- Raises: 22023 for a bad argument; 42501 for a tenant or queue not granted; QF002 for a key in use for another
--- payload.
+-- Raises: 22023 for a bad argument; 54000 for a payload over the queue's limit; 42501 for a tenant or queue not granted;
+--         QF002 for a key in use for another payload.
 declare
     v_settings fairq.queues;
     v_job      fairq.new_job;
@@ -1873,6 +1918,9 @@ begin
         from jsonb_array_elements(p_jobs) with ordinality as e(job)
         cross join lateral jsonb_populate_record(null::fairq.new_job, e.job) as r
     );
+exception when invalid_text_representation or invalid_datetime_format or datetime_field_overflow
+               or interval_field_overflow or numeric_value_out_of_range then
+    perform fairq._refuse('p_jobs', sqlerrm, 'objects with values of the types that enqueue_job() takes');
 end
 $fn$;
 comment on function fairq._read_jobs(jsonb) is 'Reads the argument of enqueue_jobs(). Internal.';
@@ -1907,8 +1955,8 @@ begin
         p_jobs[v_at] := fairq._check_job(v_job, v_settings);
     end loop;
     return p_jobs;
-exception when invalid_parameter_value then
-    raise exception 'element % of p_jobs: %', v_at, sqlerrm using errcode = '22023', hint = 'Nothing was enqueued.';
+exception when invalid_parameter_value or program_limit_exceeded then
+    raise exception 'element % of p_jobs: %', v_at, sqlerrm using errcode = sqlstate, hint = 'Nothing was enqueued.';
 end
 $fn$;
 comment on function fairq._check_jobs(fairq.new_job[]) is 'Checks the elements of enqueue_jobs(). Internal.';
@@ -3172,7 +3220,7 @@ as $fn$
 -- Locks:  the lease's row.
 -- Raises: 22023 for a null argument or a lease out of range.
 begin
-    perform fairq._check_batch(array[p_job_id], array[p_token]);
+    perform fairq._check_held(p_job_id, p_token);
     perform fairq._check_lease(p_lease);
     return fairq._renew(p_job_id, p_token, p_lease) = 'renewed';
 end
@@ -3338,9 +3386,9 @@ as $fn$
 -- Locks:  the lease's row, then the job's.
 -- Raises: 22023 for a null id or token; 54000 for a result over the queue's payload_limit.
 begin
-    perform fairq._check_batch(array[p_job_id], array[p_token]);
+    perform fairq._check_held(p_job_id, p_token);
     if fairq._is_oversized(p_job_id, p_result) then
-        raise exception 'p_result of job % has % bytes, too many for its queue', p_job_id, octet_length(p_result::text)
+        raise exception 'p_result of job % has % bytes, more than its queue allows', p_job_id, octet_length(p_result::text)
             using errcode = '54000', hint = 'Store it elsewhere and complete the job with a reference to it.';
     end if;
     return cardinality(fairq._complete(array[p_job_id], array[p_token], array[p_result])) = 1
@@ -3517,7 +3565,9 @@ begin
     );
     perform fairq._log(
         v_lease, 'retry_scheduled', v_now,
-        jsonb_strip_nulls(jsonb_build_object('error', p_error, 'delay_seconds', round(extract(epoch from v_delay), 3)))
+        -- not jsonb_strip_nulls: it would reach into the worker's error
+        case when p_error is null then '{}' else jsonb_build_object('error', p_error) end
+        || jsonb_build_object('delay_seconds', round(extract(epoch from v_delay), 3))
     );
     return case when v_delay > interval '0' then 'scheduled' else 'queued' end;
 end
@@ -3562,7 +3612,7 @@ as $fn$
 -- Locks:  the lease's row, then the job's.
 -- Raises: 22023 for a null id or token, or a delay out of range; never for an error text.
 begin
-    perform fairq._check_batch(array[p_job_id], array[p_token]);
+    perform fairq._check_held(p_job_id, p_token);
     perform fairq._check_failure(p_retry_delay, p_retry);
     return fairq._fail(p_job_id, p_token, fairq._error_document(p_error), p_retry_delay, p_retry);
 end
@@ -3668,8 +3718,8 @@ as $fn$
 -- Locks:  the lease's row, then the job's.
 -- Raises: 22023 for a null id or token, or a delay out of range.
 begin
-    perform fairq._check_batch(array[p_job_id], array[p_token]);
-    perform fairq._check_failure(p_delay, true);
+    perform fairq._check_held(p_job_id, p_token);
+    perform fairq._check_delay(p_delay);
     return fairq._release(p_job_id, p_token, p_delay);
 end
 $fn$;
@@ -3695,7 +3745,7 @@ declare
     v_at       integer;
 begin
     perform fairq._check_batch(p_job_ids, p_tokens);
-    perform fairq._check_failure(p_delay, true);
+    perform fairq._check_delay(p_delay);
     for v_at in select u.ordinality from unnest(p_job_ids) with ordinality as u(job_id) order by u.job_id, u.ordinality loop
         v_outcomes[v_at] := fairq._release(p_job_ids[v_at], p_tokens[v_at], p_delay);
     end loop;
@@ -3816,7 +3866,7 @@ begin
     end if;
     v_granted := fairq._granted_tenants(p_verb, v_queue, fairq._caller());
     if v_granted = '{*}' or v_tenant = any (v_granted) then
-        return v_where;
+        return coalesce(v_where, 'not_found');
     end if;
     return 'not_found';
 end
@@ -3900,10 +3950,13 @@ begin
     if p_job_id is null then
         perform fairq._refuse('p_job_id', null, 'a job''s id');
     end if;
-    if num_nonnulls(p_run_at, p_delay, p_priority) = 0 or not isfinite(p_run_at) or num_nonnulls(p_run_at, p_delay) = 2 then
-        perform fairq._refuse('p_run_at', p_run_at::text, 'finite, and given without p_delay; or a p_delay or p_priority given');
+    if num_nonnulls(p_run_at, p_delay, p_priority) = 0 then
+        perform fairq._refuse('one of p_run_at, p_delay and p_priority', null, 'given');
     end if;
-    perform fairq._check_failure(p_delay, true);
+    if not isfinite(p_run_at) or num_nonnulls(p_run_at, p_delay) = 2 then
+        perform fairq._refuse('p_run_at', p_run_at::text, 'finite, and given without p_delay');
+    end if;
+    perform fairq._check_delay(p_delay);
     if p_priority not between 0 and 3 then
         perform fairq._refuse('p_priority', p_priority::text, 'a number from 0 (first) to 3');
     end if;
