@@ -23,8 +23,8 @@ grant select, insert on fairq.job_keys to fairq_api;
 grant update (job_id, payload_hash, expires_at) on fairq.job_keys to fairq_api;
 grant select, insert on fairq.queues to fairq_api;
 grant update (
-    paused, default_lease, longest_lease, max_attempts, backoff_base, backoff_cap, backoff_jitter, payload_limit, key_ttl,
-    retention, notify
+    paused, default_lease, longest_lease, max_attempts, backoff_base, backoff_cap, backoff_jitter, payload_limit,
+    key_ttl, retention, notify
 ) on fairq.queues to fairq_api;
 grant select, insert on fairq.tenants to fairq_api;
 grant update (weight, max_running, paused) on fairq.tenants to fairq_api;

@@ -107,7 +107,11 @@ $fn$;
 comment on function fairq_test.lease_is_over is 'Time has passed, and every lease is over.';
 
 create view fairq_test.jobs as
-select j.tenant, j.state, j.attempts, count(*) as jobs
+select
+    j.tenant,
+    j.state,
+    j.attempts,
+    count(*) as jobs
 from fairq.all_jobs as j
 group by j.tenant, j.state, j.attempts
 order by j.tenant, j.state, j.attempts;
