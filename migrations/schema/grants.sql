@@ -7,14 +7,15 @@ revoke all on all sequences in schema fairq from public;
 
 grant usage on type
     fairq.enqueued_job, fairq.enqueue_outcome, fairq.claimed_job, fairq.job_outcome,
-    fairq.queue_stat, fairq.tenant_stat, fairq.new_job, fairq.news, fairq.moved, fairq.place, fairq.pick
+    fairq.queue_stat, fairq.tenant_stat, fairq.new_job, fairq.news, fairq.ending, fairq.tenant_news,
+    fairq.moved, fairq.place, fairq.pick
 to fairq_api;
 
 -- the functions: never a change of tenant, payload or id; never a change of the log; delete only where a job moves on
 grant select, insert, delete on fairq.jobs to fairq_api;
 grant update (state, priority, attempts, run_at, last_error, changed_xid) on fairq.jobs to fairq_api;
 grant select, insert, delete on fairq.leases to fairq_api;
-grant update (lease_expires_at, cancel_requested_at) on fairq.leases to fairq_api;
+grant update (lease_expires_at, cancel_requested_at, prepaid) on fairq.leases to fairq_api;
 grant select, insert, delete on fairq.finished_jobs to fairq_api;
 -- one column, only so that its rows may be locked; the policy lets no update through
 grant update (state) on fairq.finished_jobs to fairq_api;
@@ -23,13 +24,16 @@ grant select, insert on fairq.job_keys to fairq_api;
 grant update (job_id, payload_hash, expires_at) on fairq.job_keys to fairq_api;
 grant select, insert on fairq.queues to fairq_api;
 grant update (
-    paused, default_lease, longest_lease, max_attempts, backoff_base, backoff_cap, backoff_jitter, payload_limit,
+    paused, charge, max_running, rate, burst, default_lease, longest_lease, max_attempts, backoff_base, backoff_cap, backoff_jitter, payload_limit,
     key_ttl, retention, notify
 ) on fairq.queues to fairq_api;
 grant select, insert on fairq.tenants to fairq_api;
-grant update (weight, max_running, paused) on fairq.tenants to fairq_api;
+grant update (weight, max_running, paused, rate, burst) on fairq.tenants to fairq_api;
 grant select, insert on fairq.flows to fairq_api;
-grant update (weight, max_running, paused, vtime, running, head_at, head_id, served, stamp) on fairq.flows to fairq_api;
+grant update (
+    weight, max_running, paused, rate, burst, tokens, tokens_at, token_due_at, limited, vtime, epoch, estimate, price,
+    running, head_at, head_id, served, stamp, minute, started, spent
+) on fairq.flows to fairq_api;
 grant select, insert on fairq.schedulers to fairq_api;
 -- only so that its rows may be locked; the policy lets no update through
 grant update (queue) on fairq.schedulers to fairq_api;
@@ -60,7 +64,8 @@ grant select on
     fairq.settlements
 to fairq_operator;
 grant select (
-    job_id, queue, tenant, caller, lease_owner, attempt, started_at, lease_expires_at, cancel_requested_at, dispatch
+    job_id, queue, tenant, caller, lease_owner, attempt, started_at, lease_expires_at, cancel_requested_at, dispatch,
+    prepaid, epoch
 ) on fairq.leases to fairq_operator;
 grant select (
     job_id, queue, tenant, task, payload, priority, state, attempts, max_attempts, run_at, cost, operation_key,

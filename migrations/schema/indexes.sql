@@ -41,6 +41,14 @@ comment on index fairq.flows_key_idx is 'Ridden by _apply: a tenant''s flow, new
 create index flows_pick_idx on fairq.flows (queue, eligible, vtime, charge, served, tenant);
 comment on index fairq.flows_pick_idx is 'Ridden by _pick and _virtual_time: flows in pick order.';
 
+-- flows that are out of tokens, by the time the next one comes
+create index flows_token_idx on fairq.flows (queue, token_due_at) where limited;
+comment on index fairq.flows_token_idx is 'Ridden by _tokens_due: limited flows by the time of their next token.';
+
+-- the greatest weight an operator has given in a queue
+create index tenants_weight_idx on fairq.tenants (queue, weight);
+comment on index fairq.tenants_weight_idx is 'Ridden by _spread: the greatest weight of a queue.';
+
 -- the scheduler's look at ended attempts
 create index settlements_look_idx on fairq.settlements (queue, ended_xid);
 comment on index fairq.settlements_look_idx is 'Ridden by _look: ended attempts by the transaction they ended in.';

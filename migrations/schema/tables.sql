@@ -69,9 +69,12 @@ create table fairq.leases (
     lease_expires_at    timestamptz not null,
     cancel_requested_at timestamptz,
     dispatch            bigint      not null,
+    prepaid             bigint,
+    epoch               bigint      not null default 0,
     constraint leases_pkey primary key (job_id),
     constraint leases_attempt_positive check (attempt > 0),
-    constraint leases_ends_after_start check (lease_expires_at > started_at)
+    constraint leases_ends_after_start check (lease_expires_at > started_at),
+    constraint leases_prepaid_positive check (prepaid > 0)
 ) with (
     autovacuum_vacuum_scale_factor = 0.02
 );
@@ -89,6 +92,8 @@ comment on column fairq.leases.attempt is 'Which attempt this is, from 1.';
 comment on column fairq.leases.started_at is 'When the attempt was handed out.';
 comment on column fairq.leases.lease_expires_at is 'From this moment the lease is dead for renew, complete and fail alike.';
 comment on column fairq.leases.cancel_requested_at is 'When the cancellation of the running job was asked for; renew tells the worker.';
+comment on column fairq.leases.prepaid is 'Milliseconds of worker time charged for the attempt so far; null where the queue does not charge by time.';
+comment on column fairq.leases.epoch is 'The flow''s lift epoch at the start: a refund of an earlier epoch is void.';
 comment on column fairq.leases.dispatch is 'Number in the order of dispatch, given under the queue''s lock; with gaps.';
 
 -- finished_jobs: never updated
@@ -206,6 +211,10 @@ comment on column fairq.job_keys.expires_at is 'From this moment the key is free
 create table fairq.queues (
     queue            text             collate "C" not null,
     paused           boolean          not null default false,
+    charge           text             not null default 'time',
+    max_running      integer,
+    rate             double precision,
+    burst            integer          not null default 1,
     default_lease    interval         not null default '30 seconds',
     longest_lease    interval         not null default '1 hour',
     max_attempts     integer          not null default 5,
@@ -218,6 +227,9 @@ create table fairq.queues (
     notify           boolean          not null default false,
     constraint queues_pkey primary key (queue),
     constraint queues_name_not_empty check (queue <> ''),
+    constraint queues_charge_known check (charge in ('time', 'jobs', 'cost')),
+    constraint queues_max_running_not_negative check (max_running >= 0),
+    constraint queues_rate_in_range check (rate >= 0.000001 and rate <= 1000000 and burst between 1 and 1000000),
     constraint queues_leases_in_range check (
         default_lease > interval '0' and default_lease <= longest_lease and longest_lease <= interval '7 days'
     ),
@@ -238,6 +250,10 @@ alter table fairq.queues force row level security;
 comment on table fairq.queues is 'Settings of a queue. A queue need not be declared: one without a row has those of the row *.';
 comment on column fairq.queues.queue is 'The queue, or * for all that have no row of their own.';
 comment on column fairq.queues.paused is 'Claims return nothing; everything else goes on.';
+comment on column fairq.queues.charge is 'What a tenant''s share is a share of. time: of worker time, prepaid by an estimate and corrected at the end. jobs: of jobs started. cost: of the cost declared at enqueue.';
+comment on column fairq.queues.max_running is 'At most this many jobs of all tenants run at once; null: no cap.';
+comment on column fairq.queues.rate is 'At most this many jobs of all tenants start in a second, in the long run; null: no limit.';
+comment on column fairq.queues.burst is 'And at most this many at once after a pause.';
 comment on column fairq.queues.default_lease is 'The lease of a claim or renewal that names none.';
 comment on column fairq.queues.longest_lease is 'No claim or renewal may ask for more.';
 comment on column fairq.queues.max_attempts is 'Of a job that names none.';
@@ -255,47 +271,66 @@ create table fairq.tenants (
     weight      double precision not null default 1,
     max_running integer,
     paused      boolean          not null default false,
+    rate        double precision,
+    burst       integer          not null default 1,
     changed_xid xid8             not null default pg_current_xact_id(),
     -- tenant first: the look's scan by (queue, changed_xid) must have no second index to be tempted by
     constraint tenants_pkey primary key (tenant, queue),
     constraint tenants_names_not_empty check (queue <> '' and tenant <> ''),
     constraint tenants_weight_in_range check (weight >= 0.001 and weight <= 1000000),
-    constraint tenants_max_running_not_negative check (max_running >= 0)
+    constraint tenants_max_running_not_negative check (max_running >= 0),
+    constraint tenants_rate_in_range check (rate >= 0.000001 and rate <= 1000000 and burst between 1 and 1000000)
 );
 alter table fairq.tenants enable row level security;
 alter table fairq.tenants force row level security;
 
-comment on table fairq.tenants is 'What the operator wants of a tenant in a queue. A missing row means weight 1, no cap, not paused. The scheduler learns of a change through its look.';
+comment on table fairq.tenants is 'What the operator wants of a tenant in a queue. A tenant without a row has that of the tenant *; without that one: weight 1, no cap, no rate, not paused. The scheduler learns of a change through its look.';
 comment on column fairq.tenants.queue is 'The queue.';
-comment on column fairq.tenants.tenant is 'The tenant.';
+comment on column fairq.tenants.tenant is 'The tenant; * for all that have no row of their own.';
 comment on column fairq.tenants.weight is 'Its share: weight 3 gets three times what weight 1 gets, while both have work. 0.001 to 1,000,000.';
 comment on column fairq.tenants.max_running is 'At most this many of its jobs run at once; null: no cap; 0: none starts.';
 comment on column fairq.tenants.paused is 'Nothing of it is started; what runs goes on.';
+comment on column fairq.tenants.rate is 'At most this many of its jobs start in a second, in the long run (a token bucket); null: no limit.';
+comment on column fairq.tenants.burst is 'The size of the bucket: at most this many start at once after a pause.';
 comment on column fairq.tenants.changed_xid is 'The transaction that last changed the row (set by a trigger): how the scheduler learns of it.';
 
 -- the scheduler's own state: written by nothing else
 
 create table fairq.flows (
-    queue       text             collate "C" not null,
-    tenant      text             collate "C" not null,
-    weight      double precision not null,
-    max_running integer,
-    paused      boolean          not null,
-    vtime       bigint           not null,
-    running     integer          not null default 0,
-    head_at     timestamptz[]    not null,
-    head_id     bigint[]         not null,
-    served      bigint           not null default 0,
-    stamp       bigint           not null default 0,
-    charge      bigint           not null generated always as (greatest(1, round(1000 * 2520 / weight))::bigint) stored,
-    has_work    boolean          not null generated always as (
+    queue        text             collate "C" not null,
+    tenant       text             collate "C" not null,
+    weight       double precision not null,
+    max_running  integer,
+    paused       boolean          not null,
+    rate         double precision,
+    burst        integer          not null default 1,
+    tokens       double precision,
+    tokens_at    timestamptz,
+    token_due_at timestamptz,
+    limited      boolean          not null default false,
+    vtime        bigint           not null,
+    epoch        bigint           not null default 0,
+    estimate     double precision not null default 1000,
+    price        bigint           not null default 1000,
+    running      integer          not null default 0,
+    head_at      timestamptz[]    not null,
+    head_id      bigint[]         not null,
+    served       bigint           not null default 0,
+    stamp        bigint           not null default 0,
+    minute       bigint           not null default 0,
+    started      integer[]        not null default '{0,0}',
+    spent        bigint[]         not null default '{0,0}',
+    charge       bigint           not null generated always as (greatest(1, round(price * 2520 / weight))::bigint) stored,
+    has_work     boolean          not null generated always as (
         coalesce(head_id[1], head_id[2], head_id[3], head_id[4]) is not null
     ) stored,
-    eligible    boolean          not null generated always as (
+    eligible     boolean          not null generated always as (
         coalesce(head_id[1], head_id[2], head_id[3], head_id[4]) is not null
-        and not paused and (max_running is null or running < max_running)
+        and not paused and not limited and (max_running is null or running < max_running)
     ) stored,
     constraint flows_running_not_negative check (running >= 0),
+    constraint flows_limited_until_due check (not limited or (rate is not null and token_due_at is not null)),
+    constraint flows_two_minutes check (cardinality(started) = 2 and cardinality(spent) = 2),
     constraint flows_four_heads check (cardinality(head_at) = 4 and cardinality(head_id) = 4)
 ) with (
     -- rows are narrow and updated all the time: room on the page, and vacuum early
@@ -310,13 +345,25 @@ comment on column fairq.flows.tenant is 'The tenant.';
 comment on column fairq.flows.weight is 'Copied from tenants by the look.';
 comment on column fairq.flows.max_running is 'Copied from tenants by the look.';
 comment on column fairq.flows.paused is 'Copied from tenants by the look.';
+comment on column fairq.flows.rate is 'Copied from tenants by the look.';
+comment on column fairq.flows.burst is 'Copied from tenants by the look.';
+comment on column fairq.flows.tokens is 'Tokens in its bucket at tokens_at; null without a rate.';
+comment on column fairq.flows.tokens_at is 'When its tokens were counted.';
+comment on column fairq.flows.token_due_at is 'When the next token comes, while it has none.';
+comment on column fairq.flows.limited is 'Out of tokens: not picked before token_due_at.';
 comment on column fairq.flows.vtime is 'Virtual time: the start tag of its next job. The least goes first.';
+comment on column fairq.flows.epoch is 'Rises when the vtime is lifted: what was prepaid before is no longer paid back.';
+comment on column fairq.flows.estimate is 'Milliseconds its attempts take: moving average of weight 1/8, the queue''s mean at first.';
+comment on column fairq.flows.price is 'What one job costs it before its weight: the estimate where the queue charges by time, else 1,000.';
 comment on column fairq.flows.running is 'Its leases, as far as the scheduler has looked.';
 comment on column fairq.flows.head_at is 'For each priority, from 0: no queued job of it runs before this place. Null: none is known.';
 comment on column fairq.flows.head_id is 'The job id of that place.';
 comment on column fairq.flows.served is 'Dispatch number of its last job; breaks ties for the one served longest ago.';
 comment on column fairq.flows.stamp is 'Rises with each version of the row, so that the newest is found first however many dead ones a held snapshot keeps.';
-comment on column fairq.flows.charge is 'What one job adds to vtime: 1,000 a job, times 2,520 (the least common multiple of 1 to 10, so that small weights divide evenly), over the weight.';
+comment on column fairq.flows.minute is 'The minute the two counters were last moved on to.';
+comment on column fairq.flows.started is 'Jobs started in that minute and in the one before.';
+comment on column fairq.flows.spent is 'What they cost, in the same two minutes, before the weight.';
+comment on column fairq.flows.charge is 'What one job adds to vtime: its price, times 2,520 (the least common multiple of 1 to 10, so that small weights divide evenly), over the weight.';
 comment on column fairq.flows.has_work is 'Backlogged, as far as the scheduler has looked.';
 comment on column fairq.flows.eligible is 'In the pick order: backlogged, not paused, below its cap.';
 
@@ -342,7 +389,16 @@ create table fairq.ticks (
     pick_floor        fairq.place not null,
     promote_floor     timestamptz not null,
     expire_floor      timestamptz not null,
+    token_floor       timestamptz not null,
     found_empty       boolean     not null,
+    charge            text        not null,
+    running           bigint      not null,
+    backlogged        bigint      not null,
+    milliweight       bigint      not null,
+    activations       bigint      not null,
+    mean              double precision,
+    tokens            double precision,
+    tokens_at         timestamptz,
     constraint ticks_pkey primary key (queue, tick_id)
 ) with (
     autovacuum_vacuum_scale_factor = 0.02
@@ -362,25 +418,46 @@ comment on column fairq.ticks.virtual_time is 'Virtual time of the queue at the 
 comment on column fairq.ticks.pick_floor is 'No eligible flow has a lower place in the pick order.';
 comment on column fairq.ticks.promote_floor is 'No scheduled job that the look has seen is due before.';
 comment on column fairq.ticks.expire_floor is 'No lease expires before.';
+comment on column fairq.ticks.token_floor is 'No limited flow gets its next token before.';
+comment on column fairq.ticks.charge is 'How the queue charged.';
+comment on column fairq.ticks.running is 'Its leases, as far as the scheduler has looked.';
+comment on column fairq.ticks.backlogged is 'Its backlogged flows.';
+comment on column fairq.ticks.milliweight is 'The sum of their weights, in thousandths.';
+comment on column fairq.ticks.activations is 'Flows that became backlogged, ever: spreads those that enter together.';
+comment on column fairq.ticks.mean is 'Milliseconds attempts of the queue take: moving average of weight 1/8; null before the first.';
+comment on column fairq.ticks.tokens is 'Tokens in the queue''s own bucket at tokens_at; null without a rate.';
+comment on column fairq.ticks.tokens_at is 'When they were counted.';
 comment on column fairq.ticks.found_empty is 'The claim found less than it asked for: the next enqueue may wake listeners.';
 
 create table fairq.settlements (
     queue     text    collate "C" not null,
     tenant    text    collate "C" not null,
     ended_xid xid8    not null default pg_current_xact_id(),
-    attempts  integer not null,
-    constraint settlements_attempts_positive check (attempts > 0)
+    epoch     bigint  not null,
+    ended     integer not null,
+    measured  integer not null default 0,
+    elapsed   bigint  not null default 0,
+    extra     bigint  not null default 0,
+    refund    bigint  not null default 0,
+    constraint settlements_not_negative check (
+        ended >= 0 and measured between 0 and ended and elapsed >= 0 and extra >= 0 and refund >= 0
+    )
 ) with (
     autovacuum_vacuum_scale_factor = 0.02
 );
 alter table fairq.settlements enable row level security;
 alter table fairq.settlements force row level security;
 
-comment on table fairq.settlements is 'Attempts that ended, for the scheduler to know: its second feed. The look that reads a row deletes it.';
+comment on table fairq.settlements is 'Attempts that ended, or were renewed beyond what was prepaid, for the scheduler to know: its second feed. The look that reads a row deletes it.';
 comment on column fairq.settlements.queue is 'The queue.';
 comment on column fairq.settlements.tenant is 'The tenant.';
-comment on column fairq.settlements.ended_xid is 'The transaction in which they ended.';
-comment on column fairq.settlements.attempts is 'How many.';
+comment on column fairq.settlements.ended_xid is 'The transaction that says so.';
+comment on column fairq.settlements.epoch is 'The flow''s lift epoch at their start.';
+comment on column fairq.settlements.ended is 'How many ended; none when a lease was renewed.';
+comment on column fairq.settlements.measured is 'How many of them tell how long such attempts take.';
+comment on column fairq.settlements.elapsed is 'Milliseconds those took, together.';
+comment on column fairq.settlements.extra is 'Milliseconds used beyond what was prepaid.';
+comment on column fairq.settlements.refund is 'Milliseconds prepaid and not used.';
 
 -- who may do what, beyond the right to call a function
 

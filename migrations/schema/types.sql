@@ -57,16 +57,37 @@ create type fairq.news as (
     state    text,
     priority smallint,
     run_at   timestamptz,
-    job_id   bigint,
-    ended    integer
+    job_id   bigint
 );
-comment on type fairq.news is 'Something a look tells the scheduler of a tenant. state: queued (jobs of one priority at or after the place run_at, job_id), scheduled (jobs due at or after run_at), ended (attempts), wish (its operator''s row changed). Internal.';
+comment on type fairq.news is 'Something a look tells the scheduler of a tenant. state: queued (jobs of one priority at or after the place run_at, job_id), scheduled (jobs due at or after run_at), wish (its operator''s row changed), token (its next one has come). Internal.';
+
+create type fairq.ending as (
+    tenant   text,
+    epoch    bigint,
+    ended    integer,
+    measured integer,
+    elapsed  bigint,
+    extra    bigint,
+    refund   bigint
+);
+comment on type fairq.ending is 'Attempts of a tenant that ended, as in settlements. Internal.';
+
+create type fairq.tenant_news as (
+    tenant    text,
+    arrived   boolean,
+    has_token boolean,
+    head_at   timestamptz[],
+    head_id   bigint[],
+    endings   fairq.ending[]
+);
+comment on type fairq.tenant_news is 'All the news of one tenant. Internal.';
 
 create type fairq.moved as (
-    news  fairq.news[],
-    floor timestamptz
+    news    fairq.news[],
+    endings fairq.ending[],
+    floor   timestamptz
 );
-comment on type fairq.moved is 'What promote or expire did inside a claim: the news of it, and where the next one may start to read. Internal.';
+comment on type fairq.moved is 'What a look, promote or expire found or did inside a claim: the news of it, and where the next one may start to read. Internal.';
 
 create type fairq.place as (
     vtime  bigint,
@@ -87,6 +108,8 @@ create type fairq.pick as (
     nth           integer,
     tag           bigint,
     charge        bigint,
+    price         bigint,
+    epoch         bigint,
     next_priority smallint,
     next_run_at   timestamptz,
     next_job_id   bigint

@@ -160,28 +160,74 @@ $fn$;
 comment on function fairq._log(fairq.leases, text, timestamptz, jsonb) is 'Writes the end of an attempt to job_log. Internal.';
 revoke all on function fairq._log(fairq.leases, text, timestamptz, jsonb) from public;
 
-create or replace function fairq._hold_lease(p_job_id bigint, p_token uuid, p_caller text)
+create or replace function fairq._hold_lease(p_job_id bigint, p_token uuid, p_caller text, p_now timestamptz default null)
     returns fairq.leases
     language plpgsql
     set search_path = pg_catalog, pg_temp
 as $fn$
 -- The guard of renew, fail and release: the lease, locked, if it is this caller's under this token and still alive.
 --
+-- p_now:  the clock; null for the real one.
 -- Locks:  the lease's row. Then the clock is read: a lease judged by a clock read before the wait would live too long.
 declare
     v_lease fairq.leases;
 begin
     select l.* into v_lease from fairq.leases as l where l.job_id = p_job_id for update;
     if found and v_lease.lease_token = p_token and v_lease.caller = p_caller
-       and v_lease.lease_expires_at > clock_timestamp() then
+       and v_lease.lease_expires_at > coalesce(p_now, clock_timestamp()) then
         return v_lease;
     end if;
     -- wrong job, token, caller or too late: one answer
     return null;
 end
 $fn$;
-comment on function fairq._hold_lease(bigint, uuid, text) is 'Locks a live lease and returns it, or null. Internal.';
-revoke all on function fairq._hold_lease(bigint, uuid, text) from public;
+comment on function fairq._hold_lease(bigint, uuid, text, timestamptz) is 'Locks a live lease and returns it, or null. Internal.';
+revoke all on function fairq._hold_lease(bigint, uuid, text, timestamptz) from public;
+
+create or replace function fairq._ending(p_lease fairq.leases, p_pays text, p_now timestamptz)
+    returns fairq.ending
+    language plpgsql
+    immutable
+    set search_path = pg_catalog, pg_temp
+as $fn$
+-- What the scheduler must know of an attempt that ends. p_pays says what its tenant pays for:
+--
+-- held:     the time the worker held it: success, failure, cancellation while running, snooze.
+-- prepaid:  what was charged stays: a lost lease. Paid back, a job that kills workers would run free.
+-- nothing:  it never started: given back by a worker that shuts down.
+declare
+    v_held bigint := greatest(1, round(extract(epoch from p_now - p_lease.started_at) * 1000));
+begin
+    if p_lease.prepaid is null or p_pays = 'prepaid' then
+        return row(p_lease.tenant, p_lease.epoch, 1, 0, 0, 0, 0)::fairq.ending;
+    elsif p_pays = 'nothing' then
+        return row(p_lease.tenant, p_lease.epoch, 1, 0, 0, 0, p_lease.prepaid)::fairq.ending;
+    end if;
+    return row(
+        p_lease.tenant, p_lease.epoch, 1, 1, v_held, greatest(0, v_held - p_lease.prepaid),
+        greatest(0, p_lease.prepaid - v_held)
+    )::fairq.ending;
+end
+$fn$;
+comment on function fairq._ending(fairq.leases, text, timestamptz) is 'What an attempt that ends is charged in the end. Internal.';
+revoke all on function fairq._ending(fairq.leases, text, timestamptz) from public;
+
+create or replace function fairq._settle(p_queue text, p_ending fairq.ending)
+    returns void
+    language plpgsql
+    set search_path = pg_catalog, pg_temp
+as $fn$
+-- Tells the scheduler, by a row of its own: no shared row is written.
+begin
+    insert into fairq.settlements (queue, tenant, epoch, ended, measured, elapsed, extra, refund)
+    values (
+        p_queue, p_ending.tenant, p_ending.epoch, p_ending.ended, p_ending.measured, p_ending.elapsed, p_ending.extra,
+        p_ending.refund
+    );
+end
+$fn$;
+comment on function fairq._settle(text, fairq.ending) is 'Tells the scheduler what became of an attempt. Internal.';
+revoke all on function fairq._settle(text, fairq.ending) from public;
 
 create or replace function fairq._put_back(
     p_lease fairq.leases, p_attempts integer, p_run_at timestamptz, p_error jsonb, p_is_fed boolean default false
@@ -192,7 +238,7 @@ create or replace function fairq._put_back(
 as $fn$
 -- running -> queued, or scheduled when p_run_at is given
 --
--- p_is_fed: the scheduler does this itself and feeds it to its own look, so neither feed must tell it again.
+-- p_is_fed: the scheduler does this itself and feeds it to its own look: neither feed is to tell it again.
 -- Locks:    the lease's row is held; the job's row.
 begin
     update fairq.jobs as j
@@ -204,30 +250,14 @@ begin
         changed_xid = case when p_is_fed then j.changed_xid else pg_current_xact_id() end
     where j.job_id = (p_lease).job_id;
 
-    perform fairq._drop_lease(p_lease, p_is_fed);
+    delete from fairq.leases as l where l.job_id = (p_lease).job_id;
 end
 $fn$;
 comment on function fairq._put_back(fairq.leases, integer, timestamptz, jsonb, boolean) is 'Returns a running job to the waiting ones. Internal.';
 revoke all on function fairq._put_back(fairq.leases, integer, timestamptz, jsonb, boolean) from public;
 
-create or replace function fairq._drop_lease(p_lease fairq.leases, p_is_fed boolean)
-    returns void
-    language plpgsql
-    set search_path = pg_catalog, pg_temp
-as $fn$
--- The end of an attempt, and the scheduler told of it (by a settlement, unless it is the scheduler that does it).
-begin
-    delete from fairq.leases as l where l.job_id = (p_lease).job_id;
-    if not p_is_fed then
-        insert into fairq.settlements (queue, tenant, attempts) values ((p_lease).queue, (p_lease).tenant, 1);
-    end if;
-end
-$fn$;
-comment on function fairq._drop_lease(fairq.leases, boolean) is 'Ends an attempt. Internal.';
-revoke all on function fairq._drop_lease(fairq.leases, boolean) from public;
-
 create or replace function fairq._end_job(
-    p_lease fairq.leases, p_state text, p_now timestamptz, p_error jsonb, p_is_fed boolean default false
+    p_lease fairq.leases, p_state text, p_now timestamptz, p_error jsonb
 )
     returns void
     language plpgsql
@@ -250,12 +280,12 @@ begin
         (p_lease).lease_owner, fairq._token_hash((p_lease).lease_token)
     from gone as g;
 
-    perform fairq._drop_lease(p_lease, p_is_fed);
+    delete from fairq.leases as l where l.job_id = (p_lease).job_id;
     perform fairq._log(
         p_lease, p_state, p_now,
         case when p_error is null then '{}' else jsonb_build_object('error', p_error) end
     );
 end
 $fn$;
-comment on function fairq._end_job(fairq.leases, text, timestamptz, jsonb, boolean) is 'Ends a running job otherwise than well. Internal.';
-revoke all on function fairq._end_job(fairq.leases, text, timestamptz, jsonb, boolean) from public;
+comment on function fairq._end_job(fairq.leases, text, timestamptz, jsonb) is 'Ends a running job otherwise than well. Internal.';
+revoke all on function fairq._end_job(fairq.leases, text, timestamptz, jsonb) from public;

@@ -2,7 +2,9 @@
 -- complete: running -> succeeded
 --
 
-create or replace function fairq._complete(p_job_ids bigint[], p_tokens uuid[], p_results jsonb[])
+create or replace function fairq._complete(
+    p_job_ids bigint[], p_tokens uuid[], p_results jsonb[], p_now timestamptz default null
+)
     returns integer[]
     language plpgsql
     set search_path = pg_catalog, pg_temp
@@ -12,6 +14,7 @@ as $fn$
 -- Each lease is locked first, by job id, and the clock read after that: a lease judged by a clock read before the wait
 -- would live too long. That is a statement of its own: when it had to wait for a renewal, the lease's new version is one
 -- that only the next statement sees. No shared row is written: the scheduler learns of it from the settlements.
+-- p_now:  the clock; null for the real one.
 -- Locks:  the leases' rows, then the jobs'.
 -- Index:  leases_pkey and jobs_pkey, a probe for each job.
 declare
@@ -22,7 +25,7 @@ declare
     v_done   integer[];
 begin
     with held as materialized (
-        select l.row_id, u.at, clock_timestamp() as now_held
+        select l.row_id, u.at, coalesce(p_now, clock_timestamp()) as now_held
         from (
             select t.job_id, t.token, t.at from unnest(p_job_ids, p_tokens) with ordinality as t(job_id, token, at)
             order by t.job_id, t.at
@@ -41,8 +44,18 @@ begin
         where l.ctid = h.row_id and l.lease_expires_at > h.now_held and l.caller = v_caller
         returning l.*, h.at, h.now_held
     ), settled as (
-        insert into fairq.settlements (queue, tenant, attempts)
-        select e.queue, e.tenant, count(*) from ended as e group by e.queue, e.tenant
+        -- as in _ending, for attempts that are paid by the time they were held; one row for those of a tenant
+        insert into fairq.settlements (queue, tenant, epoch, ended, measured, elapsed, extra, refund)
+        select
+            h.queue, h.tenant, h.epoch, count(*), count(h.prepaid), coalesce(sum(h.held) filter (where h.prepaid > 0), 0),
+            coalesce(sum(greatest(0, h.held - h.prepaid)), 0), coalesce(sum(greatest(0, h.prepaid - h.held)), 0)
+        from (
+            select
+                e.queue, e.tenant, e.epoch, e.prepaid,
+                greatest(1, round(extract(epoch from e.now_held - e.started_at) * 1000))::bigint as held
+            from ended as e
+        ) as h
+        group by h.queue, h.tenant, h.epoch
     ), found as materialized (
         select e.*, j.row_id
         from ended as e
@@ -70,8 +83,8 @@ begin
     return coalesce(v_done, '{}');
 end
 $fn$;
-comment on function fairq._complete(bigint[], uuid[], jsonb[]) is 'Completes jobs whose leases are alive. Internal.';
-revoke all on function fairq._complete(bigint[], uuid[], jsonb[]) from public;
+comment on function fairq._complete(bigint[], uuid[], jsonb[], timestamptz) is 'Completes jobs whose leases are alive. Internal.';
+revoke all on function fairq._complete(bigint[], uuid[], jsonb[], timestamptz) from public;
 
 create or replace function fairq._completed_before(p_job_id bigint, p_token uuid)
     returns boolean

@@ -24,10 +24,10 @@ begin
     );
 
     if p_lease.cancel_requested_at is not null then
-        perform fairq._end_job(p_lease, 'cancelled', p_now, v_error, p_is_fed);
+        perform fairq._end_job(p_lease, 'cancelled', p_now, v_error);
         return 'cancelled';
     elsif v_is_last then
-        perform fairq._end_job(p_lease, 'dead', p_now, v_error, p_is_fed);
+        perform fairq._end_job(p_lease, 'dead', p_now, v_error);
         return 'dead';
     end if;
     perform fairq._put_back(p_lease, p_lease.attempt, null, v_error, p_is_fed);
@@ -49,7 +49,7 @@ begin
 exception when others then
     perform fairq._end_job(
         p_lease, 'dead', p_now,
-        jsonb_build_object('code', 'QUARANTINED', 'message', left(sqlerrm, 2000), 'sqlstate', sqlstate), p_is_fed
+        jsonb_build_object('code', 'QUARANTINED', 'message', left(sqlerrm, 2000), 'sqlstate', sqlstate)
     );
     return 'dead';
 end
@@ -68,7 +68,7 @@ as $fn$
 -- Index:  leases_expire_idx, from the expire floor.
 declare
     -- never beyond the clock, which may have been set back: the leases that come now end after it, and only after it
-    v_moved fairq.moved := row('{}'::fairq.news[], p_now)::fairq.moved;
+    v_moved fairq.moved := row('{}'::fairq.news[], '{}'::fairq.ending[], p_now)::fairq.moved;
     v_lease fairq.leases;
     v_left  timestamptz;
 begin
@@ -86,10 +86,10 @@ begin
         limit p_limit
         for update skip locked
     loop
-        v_moved.news := v_moved.news || row(v_lease.tenant, 'ended', null, null, null, 1)::fairq.news;
+        v_moved.endings := v_moved.endings || fairq._ending(v_lease, 'prepaid', p_now);
         if fairq._expire_lease(v_lease, p_now, true) = 'queued' then
             v_moved.news := v_moved.news || (
-                select row(j.tenant, 'queued', j.priority, j.run_at, j.job_id, 0)::fairq.news
+                select row(j.tenant, 'queued', j.priority, j.run_at, j.job_id)::fairq.news
                 from fairq.jobs as j where j.job_id = v_lease.job_id
             );
         end if;
@@ -144,6 +144,7 @@ begin
             limit p_limit - v_total
             for update skip locked
         loop
+            perform fairq._settle(v_queue, fairq._ending(v_lease, 'prepaid', clock_timestamp()));
             perform fairq._expire_lease(v_lease, clock_timestamp(), false);
             v_total := v_total + 1;
         end loop;

@@ -48,7 +48,8 @@ comment on function fairq._error_document(text) is 'Turns an error of any kind i
 revoke all on function fairq._error_document(text) from public;
 
 create or replace function fairq._fail(
-    p_job_id bigint, p_token uuid, p_error jsonb, p_retry_delay interval, p_retry boolean
+    p_job_id bigint, p_token uuid, p_error jsonb, p_retry_delay interval, p_retry boolean,
+    p_now timestamptz default null
 )
     returns text
     language plpgsql
@@ -58,14 +59,15 @@ as $fn$
 --
 -- Locks:  the lease's row, then the job's.
 declare
-    v_lease fairq.leases := fairq._hold_lease(p_job_id, p_token, fairq._caller());
-    v_now   timestamptz := clock_timestamp();
+    v_lease fairq.leases := fairq._hold_lease(p_job_id, p_token, fairq._caller(), p_now);
+    v_now   timestamptz := coalesce(p_now, clock_timestamp());
     v_delay interval;
     v_ends  text;
 begin
     if v_lease.job_id is null then
         return null;
     end if;
+    perform fairq._settle(v_lease.queue, fairq._ending(v_lease, 'held', v_now));
 
     select case
         when v_lease.cancel_requested_at is not null then 'cancelled'
@@ -92,8 +94,8 @@ begin
     return case when v_delay > interval '0' then 'scheduled' else 'queued' end;
 end
 $fn$;
-comment on function fairq._fail(bigint, uuid, jsonb, interval, boolean) is 'Ends one failed attempt. Internal.';
-revoke all on function fairq._fail(bigint, uuid, jsonb, interval, boolean) from public;
+comment on function fairq._fail(bigint, uuid, jsonb, interval, boolean, timestamptz) is 'Ends one failed attempt. Internal.';
+revoke all on function fairq._fail(bigint, uuid, jsonb, interval, boolean, timestamptz) from public;
 
 create or replace function fairq._check_failure(p_retry_delay interval, p_retry boolean)
     returns void

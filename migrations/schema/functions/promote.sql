@@ -16,7 +16,7 @@ as $fn$
 -- Locks:  jobs' rows, skipping those held by others.
 -- Index:  jobs_promote_idx, from the promote floor.
 declare
-    v_moved fairq.moved := row('{}'::fairq.news[], greatest(p_tick.promote_floor, p_now))::fairq.moved;
+    v_moved fairq.moved := row('{}'::fairq.news[], '{}'::fairq.ending[], greatest(p_tick.promote_floor, p_now))::fairq.moved;
     v_left  timestamptz;
 begin
     -- nothing is due most of the time: one probe says so
@@ -43,7 +43,7 @@ begin
         where j.ctid = d.row_id
         returning j.tenant, j.priority, j.run_at, j.job_id
     )
-    select coalesce(array_agg(row(n.tenant, 'queued', n.priority, n.run_at, n.job_id, 0)::fairq.news), '{}')
+    select coalesce(array_agg(row(n.tenant, 'queued', n.priority, n.run_at, n.job_id)::fairq.news), '{}')
     into v_moved.news
     from (
         select p.tenant, p.priority, min(p.run_at) as run_at, min(p.job_id) as job_id

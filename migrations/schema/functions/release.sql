@@ -2,7 +2,9 @@
 -- release: running -> queued, the attempt given back; scheduled when snoozed
 --
 
-create or replace function fairq._release(p_job_id bigint, p_token uuid, p_delay interval)
+create or replace function fairq._release(
+    p_job_id bigint, p_token uuid, p_delay interval, p_now timestamptz default null
+)
     returns text
     language plpgsql
     set search_path = pg_catalog, pg_temp
@@ -11,12 +13,21 @@ as $fn$
 --
 -- Locks:  the lease's row, then the job's.
 declare
-    v_lease fairq.leases := fairq._hold_lease(p_job_id, p_token, fairq._caller());
-    v_now   timestamptz := clock_timestamp();
+    v_lease fairq.leases := fairq._hold_lease(p_job_id, p_token, fairq._caller(), p_now);
+    v_now   timestamptz := coalesce(p_now, clock_timestamp());
 begin
     if v_lease.job_id is null then
         return null;
     end if;
+    -- a snooze pays for the time it was held; a job given back unstarted does not
+    perform fairq._settle(
+        v_lease.queue,
+        fairq._ending(
+            v_lease,
+            case when p_delay > interval '0' or v_lease.cancel_requested_at is not null then 'held' else 'nothing' end,
+            v_now
+        )
+    );
     if v_lease.cancel_requested_at is not null then
         perform fairq._end_job(v_lease, 'cancelled', v_now, null);
         return 'cancelled';
@@ -32,8 +43,8 @@ begin
     return case when p_delay > interval '0' then 'scheduled' else 'queued' end;
 end
 $fn$;
-comment on function fairq._release(bigint, uuid, interval) is 'Gives one job back. Internal.';
-revoke all on function fairq._release(bigint, uuid, interval) from public;
+comment on function fairq._release(bigint, uuid, interval, timestamptz) is 'Gives one job back. Internal.';
+revoke all on function fairq._release(bigint, uuid, interval, timestamptz) from public;
 
 create or replace function fairq.release_job(p_job_id bigint, p_token uuid, p_delay interval default null)
     returns text

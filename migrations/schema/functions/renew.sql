@@ -2,7 +2,9 @@
 -- renew: running -> running, later lease
 --
 
-create or replace function fairq._renew(p_job_id bigint, p_token uuid, p_lease interval)
+create or replace function fairq._renew(
+    p_job_id bigint, p_token uuid, p_lease interval, p_now timestamptz default null
+)
     returns text
     language plpgsql
     set search_path = pg_catalog, pg_temp
@@ -12,7 +14,9 @@ as $fn$
 -- Locks:  the lease's row.
 -- Raises: 22023 for a lease the job's queue does not allow.
 declare
-    v_lease    fairq.leases := fairq._hold_lease(p_job_id, p_token, fairq._caller());
+    v_lease    fairq.leases := fairq._hold_lease(p_job_id, p_token, fairq._caller(), p_now);
+    v_now      timestamptz := coalesce(p_now, clock_timestamp());
+    v_prepaid  bigint;
     v_settings fairq.queues;
 begin
     if v_lease.job_id is null then
@@ -25,15 +29,26 @@ begin
     v_settings := fairq._queue_settings(v_lease.queue);
     p_lease := coalesce(p_lease, v_settings.default_lease);
     perform fairq._check_span('p_lease', p_lease, interval '1 millisecond', v_settings.longest_lease);
+    -- charged for the time it has had and for that it asks for
+    v_prepaid := greatest(
+        v_lease.prepaid, round(extract(epoch from v_now - v_lease.started_at + p_lease) * 1000)::bigint
+    );
+    if v_lease.prepaid < v_prepaid then
+        perform fairq._settle(
+            v_lease.queue, row(v_lease.tenant, v_lease.epoch, 0, 0, 0, v_prepaid - v_lease.prepaid, 0)::fairq.ending
+        );
+    end if;
     update fairq.leases as l
-    -- a shorter renewal never takes back time already granted
-    set lease_expires_at = greatest(l.lease_expires_at, clock_timestamp() + p_lease)
+    set
+        -- a shorter renewal never takes back time already granted
+        lease_expires_at = greatest(l.lease_expires_at, v_now + p_lease),
+        prepaid          = case when l.prepaid is not null then v_prepaid end
     where l.job_id = p_job_id;
     return 'renewed';
 end
 $fn$;
-comment on function fairq._renew(bigint, uuid, interval) is 'Renews one lease. Internal.';
-revoke all on function fairq._renew(bigint, uuid, interval) from public;
+comment on function fairq._renew(bigint, uuid, interval, timestamptz) is 'Renews one lease. Internal.';
+revoke all on function fairq._renew(bigint, uuid, interval, timestamptz) from public;
 
 create or replace function fairq.renew_job_lease(p_job_id bigint, p_token uuid, p_lease interval default null)
     returns boolean

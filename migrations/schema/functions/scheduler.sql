@@ -75,7 +75,7 @@ $fn$;
 comment on function fairq._lock_queue(text) is 'Takes the queue''s lock. Internal.';
 revoke all on function fairq._lock_queue(text) from public;
 
-create or replace function fairq._last_tick(p_queue text, p_now timestamptz)
+create or replace function fairq._last_tick(p_queue text, p_settings fairq.queues, p_now timestamptz)
     returns fairq.ticks
     language plpgsql
     set search_path = pg_catalog, pg_temp
@@ -85,8 +85,8 @@ as $fn$
 --
 -- Index:  ticks_pkey, newest first.
 declare
-    v_tick fairq.ticks;
-    v_boot timestamptz := pg_postmaster_start_time();
+    v_tick   fairq.ticks;
+    v_boot   timestamptz := pg_postmaster_start_time();
     v_system bigint;
 begin
     select t.* into v_tick from fairq.ticks as t where t.queue = p_queue order by t.tick_id desc limit 1;
@@ -96,17 +96,19 @@ begin
 
     select c.system_identifier into v_system from pg_control_system() as c;
     if v_tick.system_identifier is distinct from v_system then
-        v_tick := fairq._rebuild(p_queue, v_tick, p_now);
+        v_tick := fairq._rebuild(p_queue, v_tick, p_settings, p_now);
         v_tick.system_identifier := v_system;
     end if;
     v_tick.boot_at := v_boot;
     return v_tick;
 end
 $fn$;
-comment on function fairq._last_tick(text, timestamptz) is 'The scheduler''s memory of a queue. Internal.';
-revoke all on function fairq._last_tick(text, timestamptz) from public;
+comment on function fairq._last_tick(text, fairq.queues, timestamptz) is 'The scheduler''s memory of a queue. Internal.';
+revoke all on function fairq._last_tick(text, fairq.queues, timestamptz) from public;
 
-create or replace function fairq._rebuild(p_queue text, p_tick fairq.ticks, p_now timestamptz)
+create or replace function fairq._rebuild(
+    p_queue text, p_tick fairq.ticks, p_settings fairq.queues, p_now timestamptz
+)
     returns fairq.ticks
     language plpgsql
     set search_path = pg_catalog, pg_temp
@@ -140,15 +142,17 @@ begin
     return row(
         p_queue, coalesce(p_tick.tick_id, 0), p_now, null, null, '1:1:'::pg_snapshot, '1'::xid8,
         coalesce(p_tick.virtual_time, 0), row(0, 0, 0, '')::fairq.place, '-infinity'::timestamptz,
-        '-infinity'::timestamptz, false
+        '-infinity'::timestamptz, '-infinity'::timestamptz, false, p_settings.charge,
+        (select count(*) from fairq.leases as l where l.queue = p_queue), coalesce(p_tick.backlogged, 0),
+        coalesce(p_tick.milliweight, 0), coalesce(p_tick.activations, 0), p_tick.mean, p_settings.burst, p_now
     )::fairq.ticks;
 end
 $fn$;
-comment on function fairq._rebuild(text, fairq.ticks, timestamptz) is 'Starts the scheduler''s memory of a queue afresh. Internal.';
-revoke all on function fairq._rebuild(text, fairq.ticks, timestamptz) from public;
+comment on function fairq._rebuild(text, fairq.ticks, fairq.queues, timestamptz) is 'Starts the scheduler''s memory of a queue afresh. Internal.';
+revoke all on function fairq._rebuild(text, fairq.ticks, fairq.queues, timestamptz) from public;
 
 create or replace function fairq._look(p_tick fairq.ticks, p_snap pg_snapshot, p_own xid8)
-    returns fairq.news[]
+    returns fairq.moved
     language plpgsql
     set search_path = pg_catalog, pg_temp
 as $fn$
@@ -170,7 +174,7 @@ declare
         ) as u
         where pg_visible_in_snapshot(u.x, p_snap) and u.x <> p_own
     );
-    v_news  fairq.news[];
+    v_moved fairq.moved;
 begin
     with job as (
         select j.tenant, j.state, j.priority, j.run_at, j.job_id from fairq.jobs as j
@@ -187,7 +191,7 @@ begin
         where s.queue = p_tick.queue and s.ended_xid = any (v_late)
     ), ended as (
         delete from fairq.settlements as s using settlement as e where s.ctid = e.row_id
-        returning s.tenant, s.attempts
+        returning s.tenant, s.epoch, s.ended, s.measured, s.elapsed, s.extra, s.refund
     ), wish as (
         select t.tenant from fairq.tenants as t
         where t.queue = p_tick.queue and t.changed_xid >= v_since
@@ -195,18 +199,24 @@ begin
         union all
         select t.tenant from fairq.tenants as t
         where t.queue = p_tick.queue and t.changed_xid = any (v_late)
-    )
-    select coalesce(array_agg(row(n.tenant, n.state, n.priority, n.run_at, n.job_id, n.ended)::fairq.news), '{}')
-    into v_news
-    from (
-        select j.tenant, j.state, j.priority, min(j.run_at) as run_at, min(j.job_id) as job_id, 0 as ended
+    ), news as (
+        select j.tenant, j.state, j.priority, min(j.run_at) as run_at, min(j.job_id) as job_id
         from job as j group by j.tenant, j.state, j.priority
         union all
-        select e.tenant, 'ended', null, null, null, sum(e.attempts)::integer from ended as e group by e.tenant
-        union all
-        select w.tenant, 'wish', null, null, null, 0 from wish as w
-    ) as n;
-    return v_news;
+        select w.tenant, 'wish', null, null, null from wish as w
+    )
+    select
+        coalesce(
+            (select array_agg(row(n.tenant, n.state, n.priority, n.run_at, n.job_id)::fairq.news) from news as n), '{}'
+        ),
+        coalesce(
+            (select array_agg(
+                row(e.tenant, e.epoch, e.ended, e.measured, e.elapsed, e.extra, e.refund)::fairq.ending
+            ) from ended as e), '{}'
+        ),
+        (select min(n.run_at) from news as n where n.state = 'scheduled')
+    into v_moved.news, v_moved.endings, v_moved.floor;
+    return v_moved;
 end
 $fn$;
 comment on function fairq._look(fairq.ticks, pg_snapshot, xid8) is 'What the scheduler has not heard of yet. Internal.';
@@ -249,109 +259,351 @@ $fn$;
 comment on function fairq._virtual_time(fairq.ticks) is 'The virtual time of a queue. Internal.';
 revoke all on function fairq._virtual_time(fairq.ticks) from public;
 
-create or replace function fairq._apply(p_queue text, p_news fairq.news[], p_virtual_time bigint)
-    returns fairq.place
+create or replace function fairq._wish(p_queue text, p_tenant text)
+    returns fairq.tenants
+    language plpgsql
+    stable
+    set search_path = pg_catalog, pg_temp
+as $fn$
+-- What the operator wants of a tenant: its own row, else that of *, else the defaults.
+declare
+    v_wish fairq.tenants;
+begin
+    select t.* into v_wish from fairq.tenants as t
+    where t.tenant in (p_tenant, '*') and t.queue = p_queue
+    order by t.tenant = '*'
+    limit 1;
+    if not found then
+        v_wish := row(p_queue, p_tenant, 1, null, false, null, 1, null)::fairq.tenants;
+    end if;
+    return v_wish;
+end
+$fn$;
+comment on function fairq._wish(text, text) is 'The wishes in force for a tenant. Internal.';
+revoke all on function fairq._wish(text, text) from public;
+
+create or replace function fairq._open_flows(p_tick fairq.ticks, p_tenants text[])
+    returns void
     language plpgsql
     set search_path = pg_catalog, pg_temp
 as $fn$
--- Writes the news into the flows, all of one tenant's in one update; returns the first place of a flow that is then
--- eligible.
+-- A flow for each of these tenants that has none: idle, owing nothing.
+begin
+    insert into fairq.flows (queue, tenant, weight, paused, vtime, head_at, head_id, estimate)
+    select
+        p_tick.queue, t.tenant, 1, false, 0, '{null,null,null,null}', '{null,null,null,null}', coalesce(p_tick.mean, 1000)
+    from unnest(p_tenants) as t(tenant)
+    where not exists (select from fairq.flows as f where f.queue = p_tick.queue and f.tenant = t.tenant offset 0);
+end
+$fn$;
+comment on function fairq._open_flows(fairq.ticks, text[]) is 'Makes flows for tenants the scheduler does not know yet. Internal.';
+revoke all on function fairq._open_flows(fairq.ticks, text[]) from public;
+
+create or replace function fairq._spread(p_tick fairq.ticks, p_weight double precision, p_charge bigint)
+    returns bigint
+    language plpgsql
+    stable
+    set search_path = pg_catalog, pg_temp
+as $fn$
+-- R3: how far above the virtual time an entrant starts when many tenants are backlogged and some weigh more than it
+-- does: else a crowd that enters together is served whole before a heavy tenant's next job. A share of its charge, or of
+-- one round of all, drawn without chance: the golden ratio times its number.
 --
--- R2:     a flow that becomes backlogged starts no lower than the virtual time. Its debt is kept.
--- R11:    one that was held up (cap, pause) and no longer is starts at most one job below it.
+-- Index:  tenants_weight_idx; tenants_pkey.
+declare
+    v_greatest double precision;
+begin
+    if p_tick.backlogged <= 32 then
+        return 0;
+    end if;
+    select t.weight into v_greatest from fairq.tenants as t
+    where t.queue = p_tick.queue order by t.weight desc limit 1;
+    if p_weight >= greatest(v_greatest, (fairq._wish(p_tick.queue, null)).weight) then
+        return 0;
+    end if;
+    return floor(
+        (p_tick.activations * 2654435769 % 4294967296)::double precision / 4294967296
+        * least(p_charge, p_charge * p_weight * p_tick.backlogged * 1000 / p_tick.milliweight)
+    );
+end
+$fn$;
+comment on function fairq._spread(fairq.ticks, double precision, bigint) is 'Spreads entrants over a round. Internal.';
+revoke all on function fairq._spread(fairq.ticks, double precision, bigint) from public;
+
+create or replace function fairq._merged(p_news fairq.news[], p_endings fairq.ending[])
+    returns setof fairq.tenant_news
+    language plpgsql
+    immutable
+    set search_path = pg_catalog, pg_temp
+as $fn$
+-- All the news of a tenant in one row, in the order of tenants' names.
+begin
+    return query
+    select
+        u.tenant, coalesce(bool_or(u.state = 'queued'), false), coalesce(bool_or(u.state = 'token'), false),
+        array[
+            min(u.run_at) filter (where u.priority = 0), min(u.run_at) filter (where u.priority = 1),
+            min(u.run_at) filter (where u.priority = 2), min(u.run_at) filter (where u.priority = 3)
+        ],
+        array[
+            min(u.job_id) filter (where u.priority = 0), min(u.job_id) filter (where u.priority = 1),
+            min(u.job_id) filter (where u.priority = 2), min(u.job_id) filter (where u.priority = 3)
+        ],
+        array_agg(u.ending) filter (where u.state is null)
+    from (
+        select n.tenant, n.state, n.priority, n.run_at, n.job_id, null::fairq.ending as ending
+        from unnest(p_news) as n
+        where n.state <> 'scheduled'
+        union all
+        select e.tenant, null, null, null, null, e from unnest(p_endings) as e
+    ) as u
+    group by u.tenant
+    order by u.tenant collate "C";
+end
+$fn$;
+comment on function fairq._merged(fairq.news[], fairq.ending[]) is 'Gathers the news by tenant. Internal.';
+revoke all on function fairq._merged(fairq.news[], fairq.ending[]) from public;
+
+create or replace function fairq._settled(p_flow fairq.flows, p_endings fairq.ending[])
+    returns fairq.flows
+    language plpgsql
+    immutable
+    set search_path = pg_catalog, pg_temp
+as $fn$
+-- The flow when these attempts are counted out and charged for what they took.
+--
+-- What was used beyond the prepaid time always counts. What was not used is paid back only to a flow that has not been
+-- lifted since: otherwise whoever estimates too much would have a bank account.
+declare
+    v_sum record;
+begin
+    select
+        sum(e.ended) as ended, sum(e.measured) as measured, sum(e.elapsed) as elapsed, sum(e.extra) as extra,
+        coalesce(sum(e.refund) filter (where e.epoch = p_flow.epoch), 0) as refund
+    into v_sum
+    from unnest(p_endings) as e;
+
+    p_flow.running := p_flow.running - v_sum.ended;
+    p_flow.vtime := p_flow.vtime
+        + round(v_sum.extra::double precision * 2520 / p_flow.weight)::bigint
+        - round(v_sum.refund::double precision * 2520 / p_flow.weight)::bigint;
+    p_flow.estimate := fairq._average(p_flow.estimate, v_sum.elapsed, v_sum.measured);
+    return p_flow;
+end
+$fn$;
+comment on function fairq._settled(fairq.flows, fairq.ending[]) is 'Settles ended attempts with their flow. Internal.';
+revoke all on function fairq._settled(fairq.flows, fairq.ending[]) from public;
+
+create or replace function fairq._average(p_was double precision, p_sum numeric, p_count bigint)
+    returns double precision
+    language plpgsql
+    immutable
+    set search_path = pg_catalog, pg_temp
+as $fn$
+-- A moving average of weight 1/8, moved on by p_count values whose sum is p_sum, as if each were their mean.
+begin
+    if coalesce(p_count, 0) = 0 then
+        return p_was;
+    end if;
+    return coalesce(
+        p_sum::double precision / p_count
+        + (p_was - p_sum::double precision / p_count) * power(0.875::double precision, p_count::double precision),
+        p_sum::double precision / p_count
+    );
+end
+$fn$;
+comment on function fairq._average(double precision, numeric, bigint) is 'Moves an average on. Internal.';
+revoke all on function fairq._average(double precision, numeric, bigint) from public;
+
+create or replace function fairq._tokens(
+    p_tokens double precision, p_since timestamptz, p_rate double precision, p_burst integer, p_now timestamptz
+)
+    returns double precision
+    language plpgsql
+    immutable
+    set search_path = pg_catalog, pg_temp
+as $fn$
+-- R10: what is in a token bucket now; null without a bucket. A clock that was set back takes none away.
+begin
+    if p_tokens is null or p_rate is null then
+        return null;
+    end if;
+    return least(p_burst, p_tokens + p_rate * greatest(0, extract(epoch from p_now - p_since)::double precision));
+end
+$fn$;
+comment on function fairq._tokens(double precision, timestamptz, double precision, integer, timestamptz) is 'The tokens in a bucket. Internal.';
+revoke all on function fairq._tokens(double precision, timestamptz, double precision, integer, timestamptz) from public;
+
+create or replace function fairq._wished(
+    p_flow fairq.flows, p_wish fairq.tenants, p_charge text, p_has_token boolean, p_now timestamptz
+)
+    returns fairq.flows
+    language plpgsql
+    immutable
+    set search_path = pg_catalog, pg_temp
+as $fn$
+-- The flow as its operator wants it. A rate that is new finds a full bucket.
+declare
+    v_tokens double precision;
+begin
+    if p_wish.rate is not null then
+        v_tokens := least(
+            p_wish.burst,
+            coalesce(fairq._tokens(p_flow.tokens, p_flow.tokens_at, p_flow.rate, p_flow.burst, p_now), p_wish.burst)
+        );
+        if p_has_token then
+            -- its time has come; what rounding left short of one is one
+            v_tokens := greatest(v_tokens, 1);
+        end if;
+    end if;
+    p_flow.weight := p_wish.weight;
+    p_flow.max_running := p_wish.max_running;
+    p_flow.paused := p_wish.paused;
+    p_flow.rate := p_wish.rate;
+    p_flow.burst := p_wish.burst;
+    p_flow.tokens := v_tokens;
+    p_flow.tokens_at := case when v_tokens is not null then p_now end;
+    p_flow.limited := coalesce(v_tokens < 1, false);
+    p_flow.token_due_at := case
+        when p_flow.limited then p_now + make_interval(secs => (1 - v_tokens) / p_wish.rate)
+    end;
+    p_flow.price := case when p_charge = 'time' then greatest(1, round(p_flow.estimate)) else 1000 end;
+    -- as the column computes it
+    p_flow.charge := greatest(1, round(p_flow.price * 2520 / p_flow.weight));
+    return p_flow;
+end
+$fn$;
+comment on function fairq._wished(fairq.flows, fairq.tenants, text, boolean, timestamptz) is 'Applies an operator''s wishes to a flow. Internal.';
+revoke all on function fairq._wished(fairq.flows, fairq.tenants, text, boolean, timestamptz) from public;
+
+create or replace function fairq._count_entrants(p_tick fairq.ticks, p_news fairq.news[])
+    returns fairq.ticks
+    language plpgsql
+    set search_path = pg_catalog, pg_temp
+as $fn$
+-- Opens flows for tenants that have none yet, and counts in those that are about to become backlogged: R3 asks for the
+-- number of backlogged tenants with all entrants in it, before any of them is placed.
+declare
+    v_tenants text[] := array(select distinct n.tenant from unnest(p_news) as n where n.state = 'queued');
+begin
+    if v_tenants = '{}' then
+        return p_tick;
+    end if;
+    perform fairq._open_flows(p_tick, v_tenants);
+    select
+        p_tick.backlogged + count(*),
+        p_tick.milliweight + coalesce(sum(round((fairq._wish(p_tick.queue, t.tenant)).weight * 1000)), 0)
+    into p_tick.backlogged, p_tick.milliweight
+    from unnest(v_tenants) as t(tenant)
+    cross join lateral (
+        select ff.has_work from fairq.flows as ff
+        where ff.queue = p_tick.queue and ff.tenant = t.tenant
+        order by ff.stamp desc
+        limit 1
+    ) as f
+    where not f.has_work;
+    return p_tick;
+end
+$fn$;
+comment on function fairq._count_entrants(fairq.ticks, fairq.news[]) is 'Counts tenants that become backlogged. Internal.';
+revoke all on function fairq._count_entrants(fairq.ticks, fairq.news[]) from public;
+
+create or replace function fairq._write_flow(p_flow fairq.flows, p_stamp bigint)
+    returns void
+    language plpgsql
+    set search_path = pg_catalog, pg_temp
+as $fn$
+begin
+    update fairq.flows as f
+    set
+        weight = p_flow.weight, max_running = p_flow.max_running, paused = p_flow.paused, rate = p_flow.rate,
+        burst = p_flow.burst, tokens = p_flow.tokens, tokens_at = p_flow.tokens_at, limited = p_flow.limited,
+        token_due_at = p_flow.token_due_at, vtime = p_flow.vtime, epoch = p_flow.epoch, estimate = p_flow.estimate,
+        price = p_flow.price, running = p_flow.running, head_at = p_flow.head_at, head_id = p_flow.head_id,
+        stamp = p_stamp + 1
+    where f.queue = p_flow.queue and f.tenant = p_flow.tenant and f.stamp = p_stamp;
+end
+$fn$;
+comment on function fairq._write_flow(fairq.flows, bigint) is 'Writes a flow that the news have changed. Internal.';
+revoke all on function fairq._write_flow(fairq.flows, bigint) from public;
+
+create or replace function fairq._apply(
+    p_tick fairq.ticks, p_news fairq.news[], p_endings fairq.ending[], p_settings fairq.queues, p_now timestamptz
+)
+    returns fairq.ticks
+    language plpgsql
+    set search_path = pg_catalog, pg_temp
+as $fn$
+-- Writes the news into the flows, all of one tenant's in one update, tenant by tenant; returns the tick as it is then.
+--
+-- The virtual time has been taken before. Ended attempts are settled first; then what operators want is in force; then:
+-- R2:     a flow that becomes backlogged starts no lower than the virtual time (R3: or a little above). Debt is kept.
+-- R11:    one that was held up (cap, pause, rate) and no longer is starts at most one job below it.
 -- Locks:  the queue's lock is held.
 -- Index:  flows_key_idx, newest version first; tenants_pkey.
 declare
-    v_first fairq.place;
+    v_new   record;
+    v_was   fairq.flows;
+    v_flow  fairq.flows;
+    v_start bigint;
+    v_can   boolean;
 begin
-    with merged as (
-        select
-            n.tenant,
-            coalesce(sum(n.ended), 0)::integer as ended,
-            bool_or(n.state = 'queued') as arrived,
-            array[
-                min(n.run_at) filter (where n.priority = 0 and n.state = 'queued'),
-                min(n.run_at) filter (where n.priority = 1 and n.state = 'queued'),
-                min(n.run_at) filter (where n.priority = 2 and n.state = 'queued'),
-                min(n.run_at) filter (where n.priority = 3 and n.state = 'queued')
-            ] as head_at,
-            array[
-                min(n.job_id) filter (where n.priority = 0 and n.state = 'queued'),
-                min(n.job_id) filter (where n.priority = 1 and n.state = 'queued'),
-                min(n.job_id) filter (where n.priority = 2 and n.state = 'queued'),
-                min(n.job_id) filter (where n.priority = 3 and n.state = 'queued')
-            ] as head_id
-        from unnest(p_news) as n
-        where n.state <> 'scheduled'
-        group by n.tenant
-    ), known as materialized (
-        -- offset 0: a probe for each tenant, never a join the planner may turn round
-        select
-            m.*, f.row_id, f.vtime, f.running, f.had_work, f.was_eligible, f.old_at, f.old_id,
-            coalesce(t.weight, 1) as weight, t.max_running, coalesce(t.paused, false) as paused,
-            -- as in flows.charge, at the weight it has now
-            greatest(1, round(1000 * 2520 / coalesce(t.weight, 1)))::bigint as charge
-        from merged as m
-        left join lateral (
-            select
-                ff.ctid as row_id, ff.vtime, ff.running, ff.has_work as had_work, ff.eligible as was_eligible,
-                ff.head_at as old_at, ff.head_id as old_id
-            from fairq.flows as ff
-            where ff.queue = p_queue and ff.tenant = m.tenant
-            order by ff.stamp desc
-            limit 1
-        ) as f on true
-        left join lateral (
-            select tt.weight, tt.max_running, tt.paused from fairq.tenants as tt
-            where tt.tenant = m.tenant and tt.queue = p_queue
-            offset 0
-        ) as t on true
-    ), put as (
-        update fairq.flows as f
-        set
-            weight      = k.weight,
-            max_running = k.max_running,
-            paused      = k.paused,
-            running     = k.running - k.ended,
-            vtime       = case
-                when k.arrived and not k.had_work then greatest(k.vtime, p_virtual_time)
-                when k.had_work and not k.was_eligible and not k.paused
-                     and (k.max_running is null or k.running - k.ended < k.max_running)
-                    then greatest(k.vtime, p_virtual_time - k.charge)
-                else k.vtime
-            end,
-            head_at     = array[
-                least(k.old_at[1], k.head_at[1]), least(k.old_at[2], k.head_at[2]),
-                least(k.old_at[3], k.head_at[3]), least(k.old_at[4], k.head_at[4])
-            ],
-            head_id     = array[
-                least(k.old_id[1], k.head_id[1]), least(k.old_id[2], k.head_id[2]),
-                least(k.old_id[3], k.head_id[3]), least(k.old_id[4], k.head_id[4])
-            ],
-            stamp       = f.stamp + 1
-        from known as k
-        where f.ctid = k.row_id
-        returning f.vtime, f.charge, f.served, f.tenant, f.eligible
-    ), opened as (
-        insert into fairq.flows (queue, tenant, weight, max_running, paused, vtime, head_at, head_id)
-        select p_queue, k.tenant, k.weight, k.max_running, k.paused, p_virtual_time, k.head_at, k.head_id
-        from known as k
-        where k.row_id is null and k.arrived
-        returning vtime, charge, served, tenant, eligible
-    )
-    select u.vtime, u.charge, u.served, u.tenant into v_first
-    from (select p.* from put as p union all select o.* from opened as o) as u
-    where u.eligible
-    order by u.vtime, u.charge, u.served, u.tenant
-    limit 1;
-    return v_first;
+    p_tick := fairq._count_entrants(p_tick, p_news);
+    for v_new in select m.* from fairq._merged(p_news, p_endings) as m loop
+        select f.* into v_was from fairq.flows as f
+        where f.queue = p_tick.queue and f.tenant = v_new.tenant
+        order by f.stamp desc
+        limit 1;
+        continue when not found;
+
+        v_flow := v_was;
+        if v_new.endings is not null then
+            v_flow := fairq._settled(v_flow, v_new.endings);
+        end if;
+        v_flow := fairq._wished(
+            v_flow, fairq._wish(p_tick.queue, v_new.tenant), p_settings.charge, v_new.has_token, p_now
+        );
+        v_can := not v_flow.paused and not v_flow.limited
+            and (v_flow.max_running is null or v_flow.running < v_flow.max_running);
+
+        if v_new.arrived and not v_was.has_work then
+            p_tick.activations := p_tick.activations + 1;
+            v_start := p_tick.virtual_time;
+            if v_flow.vtime <= v_start then
+                v_start := v_start + fairq._spread(p_tick, v_flow.weight, v_flow.charge);
+            end if;
+        else
+            if v_was.has_work then
+                p_tick.milliweight := p_tick.milliweight
+                    + (round(v_flow.weight * 1000) - round(v_was.weight * 1000))::bigint;
+            end if;
+            v_start := case when v_was.has_work and not v_was.eligible and v_can then p_tick.virtual_time - v_flow.charge end;
+        end if;
+        if v_start > v_flow.vtime then
+            v_flow.vtime := v_start;
+            v_flow.epoch := v_flow.epoch + 1;
+        end if;
+
+        for v_class in 1..4 loop
+            v_flow.head_at[v_class] := least(v_flow.head_at[v_class], v_new.head_at[v_class]);
+            v_flow.head_id[v_class] := least(v_flow.head_id[v_class], v_new.head_id[v_class]);
+        end loop;
+        perform fairq._write_flow(v_flow, v_was.stamp);
+        if v_can and (v_was.has_work or v_new.arrived) then
+            p_tick.pick_floor := least(
+                p_tick.pick_floor, row(v_flow.vtime, v_flow.charge, v_flow.served, v_flow.tenant)::fairq.place
+            );
+        end if;
+    end loop;
+    return p_tick;
 end
 $fn$;
-comment on function fairq._apply(text, fairq.news[], bigint) is 'Writes the news of a look into the flows. Internal.';
-revoke all on function fairq._apply(text, fairq.news[], bigint) from public;
+comment on function fairq._apply(fairq.ticks, fairq.news[], fairq.ending[], fairq.queues, timestamptz) is 'Writes the news of a look into the flows. Internal.';
+revoke all on function fairq._apply(fairq.ticks, fairq.news[], fairq.ending[], fairq.queues, timestamptz) from public;
 
 create or replace function fairq._pick(
-    p_tick fairq.ticks, p_snap pg_snapshot, p_own xid8, p_want integer, p_tenants text[], p_skip bigint[]
+    p_tick fairq.ticks, p_snap pg_snapshot, p_own xid8, p_now timestamptz, p_want integer, p_longest bigint,
+    p_by_cost boolean, p_tenants text[], p_skip bigint[], p_stuck text[]
 )
     returns fairq.pick[]
     language plpgsql
@@ -370,10 +622,9 @@ declare
 begin
     with flow as materialized (
         (
-            select f.ctid as row_id, f.tenant, f.vtime, f.charge, f.served, f.head_at, f.head_id,
-                   least(coalesce(f.max_running - f.running, p_want), p_want) as room
+            select f.ctid as row_id, f.*
             from fairq.flows as f
-            where p_tenants = '{*}' and f.queue = p_tick.queue and f.eligible
+            where p_tenants = '{*}' and f.tenant <> all (p_stuck) and f.queue = p_tick.queue and f.eligible
               and (f.vtime, f.charge, f.served, f.tenant) >= (
                   (p_tick.pick_floor).vtime, (p_tick.pick_floor).charge, (p_tick.pick_floor).served,
                   (p_tick.pick_floor).tenant
@@ -386,33 +637,46 @@ begin
             select f.*
             from unnest(p_tenants) as t(tenant)
             cross join lateral (
-                select ff.ctid as row_id, ff.tenant, ff.vtime, ff.charge, ff.served, ff.head_at, ff.head_id,
-                       case when ff.eligible then least(coalesce(ff.max_running - ff.running, p_want), p_want) end as room
+                select ff.ctid as row_id, ff.*
                 from fairq.flows as ff
                 where ff.queue = p_tick.queue and ff.tenant = t.tenant
                 order by ff.stamp desc
                 limit 1
             ) as f
-            where p_tenants <> '{*}' and f.room is not null
+            where p_tenants <> '{*}' and f.tenant <> all (p_stuck) and f.eligible
             order by f.vtime, f.charge, f.served, f.tenant
             limit p_want
         )
+    ), open as materialized (
+        -- how many a flow may have now, and what each costs it: a claim prepays no more than its lease
+        select
+            f.*,
+            least(
+                p_want, f.max_running - f.running,
+                floor(fairq._tokens(f.tokens, f.tokens_at, f.rate, f.burst, p_now))::integer
+            ) as room,
+            least(f.price, p_longest) as paid,
+            case
+                when f.price > p_longest then greatest(1, round(p_longest * 2520 / f.weight))::bigint
+                else f.charge
+            end as step
+        from flow as f
     ), deep as materialized (
-        -- Deep enough that one pass is mostly enough, shallow enough not to read n jobs of each of n flows; and where there
-        -- are as many flows as jobs are wanted, each has one before any has one beyond the start tag of the last.
+        -- Deep enough that one pass is mostly enough, shallow enough not to read n jobs of each of n flows; and where
+        -- there are as many flows as jobs are wanted, each has one before any has one beyond the start tag of the last.
         select
             f.*, least(
                 f.room,
                 case when u.flows <= 1 then p_want else 4 + 2 * p_want / u.flows end,
-                case when u.flows = p_want then (u.last - f.vtime) / f.charge + 1 end
+                case when u.flows = p_want then (u.last - f.vtime) / f.step + 1 end
             )::integer as depth
-        from flow as f
-        cross join (select count(*) as flows, max(x.vtime) as last from flow as x) as u
+        from open as f
+        cross join (select count(*) as flows, max(x.vtime) as last from open as x) as u
     ), head as materialized (
         select
-            f.row_id as flow_row, f.tenant, f.charge, f.served, f.room, f.depth,
-            h.job_row, h.job_id, h.priority, h.run_at, h.nth, f.vtime + (h.nth - 1) * f.charge as tag,
-            h.next_priority, h.next_run_at, h.next_job_id
+            f.row_id as flow_row, f.tenant, f.charge, f.served, f.room, f.depth, f.weight, f.step, f.paid, f.epoch,
+            h.job_row, h.job_id, h.priority, h.run_at, h.nth, f.vtime + (h.nth - 1) * f.step as tag,
+            h.next_priority, h.next_run_at, h.next_job_id, h.cost
         from deep as f
         left join lateral (
             select
@@ -423,7 +687,7 @@ begin
                 select j.*
                 from unnest(f.head_at, f.head_id) with ordinality as c(run_at, job_id, class)
                 cross join lateral (
-                    select jj.ctid as job_row, jj.job_id, jj.priority, jj.run_at
+                    select jj.ctid as job_row, jj.job_id, jj.priority, jj.run_at, jj.cost
                     from fairq.jobs as jj
                     where jj.queue = p_tick.queue and jj.tenant = f.tenant and jj.state = 'queued'
                       and jj.priority = c.class - 1
@@ -446,7 +710,7 @@ begin
         where h.nth <= h.depth
           and h.tag < coalesce(
               (
-                  select min(x.tag + x.charge) from head as x
+                  select min(x.tag + x.step) from head as x
                   where x.nth = x.depth and x.nth < x.room and x.next_job_id is not null
               ),
               9223372036854775807
@@ -462,8 +726,10 @@ begin
     )
     select array_agg(
         row(
-            u.turn, u.flow_row, u.job_row, u.tenant, u.job_id, u.priority, u.run_at, u.nth, u.tag, u.charge,
-            u.next_priority, u.next_run_at, u.next_job_id
+            u.turn, u.flow_row, u.job_row, u.tenant, u.job_id, u.priority, u.run_at, u.nth, u.tag,
+            case when p_by_cost then greatest(1, round(u.cost * 1000 * 2520 / u.weight))::bigint else u.step end,
+            case when p_by_cost then greatest(1, round(u.cost * 1000))::bigint else u.paid end,
+            u.epoch, u.next_priority, u.next_run_at, u.next_job_id
         )::fairq.pick
     )
     into v_picks
@@ -477,12 +743,12 @@ begin
     return v_picks;
 end
 $fn$;
-comment on function fairq._pick(fairq.ticks, pg_snapshot, xid8, integer, text[], bigint[]) is 'Chooses the next jobs of a queue in fair order. Internal.';
-revoke all on function fairq._pick(fairq.ticks, pg_snapshot, xid8, integer, text[], bigint[]) from public;
+comment on function fairq._pick(fairq.ticks, pg_snapshot, xid8, timestamptz, integer, bigint, boolean, text[], bigint[], text[]) is 'Chooses the next jobs of a queue in fair order. Internal.';
+revoke all on function fairq._pick(fairq.ticks, pg_snapshot, xid8, timestamptz, integer, bigint, boolean, text[], bigint[], text[]) from public;
 
 create or replace function fairq._lease(
     p_queue text, p_picks fairq.pick[], p_dispatch bigint, p_owner text, p_caller text, p_now timestamptz,
-    p_lease interval
+    p_lease interval, p_by_time boolean
 )
     returns setof fairq.claimed_job
     language plpgsql
@@ -496,7 +762,7 @@ begin
     with held as materialized (
         select
             p.turn, j.job_id, j.tenant, j.task, j.payload, j.priority, j.attempts + 1 as attempt, j.max_attempts, j.run_at,
-            j.created_at, gen_random_uuid() as lease_token
+            j.created_at, gen_random_uuid() as lease_token, p.price, p.epoch
         from unnest(p_picks) as p
         cross join lateral (
             -- its state once more: a lock follows the row to a version that the pick has not seen
@@ -509,11 +775,12 @@ begin
         select count(*) = (select count(*) from unnest(p_picks) as p where p.turn is not null) as yes from held
     ), leased as (
         insert into fairq.leases (
-            job_id, queue, tenant, caller, lease_owner, lease_token, attempt, started_at, lease_expires_at, dispatch
+            job_id, queue, tenant, caller, lease_owner, lease_token, attempt, started_at, lease_expires_at, dispatch,
+            prepaid, epoch
         )
         select
             h.job_id, p_queue, h.tenant, p_caller, p_owner, h.lease_token, h.attempt, p_now, p_now + p_lease,
-            p_dispatch + h.turn
+            p_dispatch + h.turn, case when p_by_time then h.price end, h.epoch
         from held as h
         where (select c.yes from complete as c)
     )
@@ -525,8 +792,8 @@ begin
     order by h.turn;
 end
 $fn$;
-comment on function fairq._lease(text, fairq.pick[], bigint, text, text, timestamptz, interval) is 'Leases the chosen jobs to a worker. Internal.';
-revoke all on function fairq._lease(text, fairq.pick[], bigint, text, text, timestamptz, interval) from public;
+comment on function fairq._lease(text, fairq.pick[], bigint, text, text, timestamptz, interval, boolean) is 'Leases the chosen jobs to a worker. Internal.';
+revoke all on function fairq._lease(text, fairq.pick[], bigint, text, text, timestamptz, interval, boolean) from public;
 
 create or replace function fairq._held_by_others(p_picks fairq.pick[])
     returns bigint[]
@@ -545,46 +812,80 @@ $fn$;
 comment on function fairq._held_by_others(fairq.pick[]) is 'Which of the chosen jobs are held by other sessions. Internal.';
 revoke all on function fairq._held_by_others(fairq.pick[]) from public;
 
-create or replace function fairq._charge(p_picks fairq.pick[], p_dispatch bigint)
-    returns void
+create or replace function fairq._charge(p_tick fairq.ticks, p_picks fairq.pick[], p_dispatch bigint, p_now timestamptz)
+    returns fairq.ticks
     language plpgsql
     set search_path = pg_catalog, pg_temp
 as $fn$
 -- Moves each picked flow past its jobs: charged, counted, its heads at the next one. A flow found empty only loses its
--- heads.
+-- heads. Returns the tick, with what runs and who is backlogged counted anew.
 --
 -- Locks:  the queue's lock is held.
+declare
+    v_minute bigint := floor(extract(epoch from p_now) / 60);
+    v_sum    record;
 begin
-    update fairq.flows as f
-    set
-        vtime   = f.vtime + s.took * f.charge,
-        running = f.running + s.took,
-        served  = coalesce(p_dispatch + s.turn, f.served),
-        stamp   = f.stamp + 1,
-        -- priorities before the next job's are used up, those after it are as they were
-        head_at = array[
-            case when s.next_priority = 0 then s.next_run_at end,
-            case when s.next_priority = 1 then s.next_run_at when s.next_priority < 1 then f.head_at[2] end,
-            case when s.next_priority = 2 then s.next_run_at when s.next_priority < 2 then f.head_at[3] end,
-            case when s.next_priority = 3 then s.next_run_at when s.next_priority < 3 then f.head_at[4] end
-        ],
-        head_id = array[
-            case when s.next_priority = 0 then s.next_job_id end,
-            case when s.next_priority = 1 then s.next_job_id when s.next_priority < 1 then f.head_id[2] end,
-            case when s.next_priority = 2 then s.next_job_id when s.next_priority < 2 then f.head_id[3] end,
-            case when s.next_priority = 3 then s.next_job_id when s.next_priority < 3 then f.head_id[4] end
-        ]
-    from (
+    with spent as (
+        -- the last job of each flow says it all: the jobs of a pass cost a flow the same
         select distinct on (p.flow_row)
-            p.flow_row, coalesce(p.nth, 0) as took, p.turn, p.next_priority, p.next_run_at, p.next_job_id
+            p.flow_row, coalesce(p.nth, 0) as took, coalesce(p.nth * p.charge, 0) as charge,
+            coalesce(p.nth * p.price, 0) as price, p.turn, p.next_priority, p.next_run_at, p.next_job_id
         from unnest(p_picks) as p
         order by p.flow_row, p.nth desc
-    ) as s
-    where f.ctid = s.flow_row;
+    ), moved as (
+        update fairq.flows as f
+        set
+            vtime        = f.vtime + s.charge,
+            running      = f.running + s.took,
+            served       = coalesce(p_dispatch + s.turn, f.served),
+            stamp        = f.stamp + 1,
+            tokens       = fairq._tokens(f.tokens, f.tokens_at, f.rate, f.burst, p_now) - s.took,
+            tokens_at    = case when f.rate is not null then p_now end,
+            limited      = coalesce(fairq._tokens(f.tokens, f.tokens_at, f.rate, f.burst, p_now) - s.took < 1, false),
+            token_due_at = p_now + make_interval(secs => (
+                1 + s.took - fairq._tokens(f.tokens, f.tokens_at, f.rate, f.burst, p_now)
+            ) / f.rate),
+            minute       = v_minute,
+            started      = array[
+                s.took + case when f.minute = v_minute then f.started[1] else 0 end,
+                case f.minute when v_minute then f.started[2] when v_minute - 1 then f.started[1] else 0 end
+            ],
+            spent        = array[
+                s.price + case when f.minute = v_minute then f.spent[1] else 0 end,
+                case f.minute when v_minute then f.spent[2] when v_minute - 1 then f.spent[1] else 0 end
+            ],
+            -- priorities before the next job's are used up, those after it are as they were
+            head_at      = array[
+                case when s.next_priority = 0 then s.next_run_at end,
+                case when s.next_priority = 1 then s.next_run_at when s.next_priority < 1 then f.head_at[2] end,
+                case when s.next_priority = 2 then s.next_run_at when s.next_priority < 2 then f.head_at[3] end,
+                case when s.next_priority = 3 then s.next_run_at when s.next_priority < 3 then f.head_at[4] end
+            ],
+            head_id      = array[
+                case when s.next_priority = 0 then s.next_job_id end,
+                case when s.next_priority = 1 then s.next_job_id when s.next_priority < 1 then f.head_id[2] end,
+                case when s.next_priority = 2 then s.next_job_id when s.next_priority < 2 then f.head_id[3] end,
+                case when s.next_priority = 3 then s.next_job_id when s.next_priority < 3 then f.head_id[4] end
+            ]
+        from spent as s
+        where f.ctid = s.flow_row
+        returning s.took, f.has_work, f.weight
+    )
+    select
+        sum(m.took) as took, count(*) filter (where not m.has_work) as gone,
+        coalesce(sum(round(m.weight * 1000)) filter (where not m.has_work), 0) as milliweight
+    into v_sum
+    from moved as m;
+
+    p_tick.running := p_tick.running + v_sum.took;
+    p_tick.backlogged := p_tick.backlogged - v_sum.gone;
+    p_tick.milliweight := p_tick.milliweight - v_sum.milliweight;
+    p_tick.tokens := p_tick.tokens - v_sum.took;
+    return p_tick;
 end
 $fn$;
-comment on function fairq._charge(fairq.pick[], bigint) is 'Charges the flows for the chosen jobs. Internal.';
-revoke all on function fairq._charge(fairq.pick[], bigint) from public;
+comment on function fairq._charge(fairq.ticks, fairq.pick[], bigint, timestamptz) is 'Charges the flows for the chosen jobs. Internal.';
+revoke all on function fairq._charge(fairq.ticks, fairq.pick[], bigint, timestamptz) from public;
 
 create or replace function fairq._write_tick(p_tick fairq.ticks)
     returns void
@@ -615,8 +916,52 @@ $fn$;
 comment on function fairq._write_tick(fairq.ticks) is 'Writes down what the scheduler must remember. Internal.';
 revoke all on function fairq._write_tick(fairq.ticks) from public;
 
+create or replace function fairq._tokens_due(p_tick fairq.ticks, p_now timestamptz, p_limit integer)
+    returns fairq.moved
+    language plpgsql
+    set search_path = pg_catalog, pg_temp
+as $fn$
+-- R10: flows whose next token has come. They come back by themselves, at the first claim after it.
+--
+-- Index:  flows_token_idx, from the token floor.
+declare
+    v_moved fairq.moved := row(null, '{}'::fairq.ending[], p_now)::fairq.moved;
+begin
+    select array_agg(row(d.tenant, 'token', null, null, null)::fairq.news), max(d.token_due_at)
+    into v_moved.news, v_moved.floor
+    from (
+        select f.tenant, f.token_due_at from fairq.flows as f
+        where f.queue = p_tick.queue and f.limited
+          and f.token_due_at >= p_tick.token_floor and f.token_due_at <= p_now
+        order by f.token_due_at
+        limit p_limit
+    ) as d;
+    if cardinality(v_moved.news) = p_limit then
+        return v_moved;
+    end if;
+    return row(coalesce(v_moved.news, '{}'), v_moved.endings, p_now)::fairq.moved;
+end
+$fn$;
+comment on function fairq._tokens_due(fairq.ticks, timestamptz, integer) is 'Finds limited flows whose next token has come. Internal.';
+revoke all on function fairq._tokens_due(fairq.ticks, timestamptz, integer) from public;
+
+create or replace function fairq._everyones_news(p_queue text)
+    returns fairq.news[]
+    language plpgsql
+    set search_path = pg_catalog, pg_temp
+as $fn$
+-- The wishes for * or the way of charging have changed: every flow is gone through, once.
+begin
+    return array(
+        select row(f.tenant, 'wish', null, null, null)::fairq.news from fairq.flows as f where f.queue = p_queue
+    );
+end
+$fn$;
+comment on function fairq._everyones_news(text) is 'News for every flow of a queue. Internal.';
+revoke all on function fairq._everyones_news(text) from public;
+
 create or replace function fairq._catch_up(
-    p_tick fairq.ticks, p_snap pg_snapshot, p_own xid8, p_now timestamptz, p_limit integer
+    p_tick fairq.ticks, p_snap pg_snapshot, p_own xid8, p_settings fairq.queues, p_now timestamptz, p_limit integer
 )
     returns fairq.ticks
     language plpgsql
@@ -627,26 +972,32 @@ as $fn$
 --
 -- Locks:  the queue's lock is held.
 declare
-    v_news  fairq.news[] := fairq._look(p_tick, p_snap, p_own);
-    v_moved fairq.moved;
+    v_look    fairq.moved := fairq._look(p_tick, p_snap, p_own);
+    v_expired fairq.moved := fairq._expire_due(p_tick, p_now, 100);
+    v_due     fairq.moved;
+    v_tokens  fairq.moved := fairq._tokens_due(p_tick, p_now, greatest(p_limit, 100));
+    v_news    fairq.news[];
+    v_endings fairq.ending[] := v_look.endings || v_expired.endings;
 begin
-    p_tick.promote_floor := least(
-        p_tick.promote_floor, (select min(n.run_at) from unnest(v_news) as n where n.state = 'scheduled')
-    );
+    p_tick.expire_floor := v_expired.floor;
+    p_tick.token_floor := v_tokens.floor;
+    p_tick.promote_floor := least(p_tick.promote_floor, v_look.floor);
+    v_due := fairq._promote_due(p_tick, p_snap, p_own, p_now, greatest(p_limit, 100));
+    p_tick.promote_floor := v_due.floor;
 
-    v_moved := fairq._expire_due(p_tick, p_now, 100);
-    v_news := v_news || v_moved.news;
-    p_tick.expire_floor := v_moved.floor;
-
-    v_moved := fairq._promote_due(p_tick, p_snap, p_own, p_now, greatest(p_limit, 100));
-    v_news := v_news || v_moved.news;
-    p_tick.promote_floor := v_moved.floor;
-
-    if cardinality(v_news) > 0 then
-        p_tick.virtual_time := fairq._virtual_time(p_tick);
-        p_tick.pick_floor := least(p_tick.pick_floor, fairq._apply(p_tick.queue, v_news, p_tick.virtual_time));
+    v_news := v_look.news || v_expired.news || v_tokens.news || v_due.news;
+    if p_tick.charge <> p_settings.charge
+       or exists (select from unnest(v_look.news) as n where n.tenant = '*' and n.state = 'wish') then
+        v_news := v_news || fairq._everyones_news(p_tick.queue);
+        p_tick.charge := p_settings.charge;
     end if;
-    if cardinality(v_news) > 0 or p_tick.ticked_at not between p_now - interval '1 second' and p_now then
+
+    if cardinality(v_news) > 0 or cardinality(v_endings) > 0 then
+        p_tick.virtual_time := fairq._virtual_time(p_tick);
+        p_tick := fairq._apply(p_tick, v_news, v_endings, p_settings, p_now);
+        p_tick := fairq._count_endings(p_tick, v_endings);
+        p_tick.ticked_at := p_now;
+    elsif p_tick.ticked_at not between p_now - interval '1 second' and p_now then
         p_tick.ticked_at := p_now;
     end if;
     p_tick.seen := p_snap;
@@ -654,36 +1005,108 @@ begin
     return p_tick;
 end
 $fn$;
-comment on function fairq._catch_up(fairq.ticks, pg_snapshot, xid8, timestamptz, integer) is 'Brings the scheduler up to date. Internal.';
-revoke all on function fairq._catch_up(fairq.ticks, pg_snapshot, xid8, timestamptz, integer) from public;
+comment on function fairq._catch_up(fairq.ticks, pg_snapshot, xid8, fairq.queues, timestamptz, integer) is 'Brings the scheduler up to date. Internal.';
+revoke all on function fairq._catch_up(fairq.ticks, pg_snapshot, xid8, fairq.queues, timestamptz, integer) from public;
 
-create or replace function fairq._reopen(p_tick fairq.ticks, p_job_ids bigint[])
-    returns fairq.place
+create or replace function fairq._count_endings(p_tick fairq.ticks, p_endings fairq.ending[])
+    returns fairq.ticks
+    language plpgsql
+    immutable
+    set search_path = pg_catalog, pg_temp
+as $fn$
+-- What ended, counted for the queue as a whole.
+declare
+    v_sum record;
+begin
+    if p_endings <> '{}' then
+        select sum(e.ended) as ended, sum(e.measured) as measured, sum(e.elapsed) as elapsed into v_sum
+        from unnest(p_endings) as e;
+        p_tick.running := p_tick.running - v_sum.ended;
+        p_tick.mean := fairq._average(p_tick.mean, v_sum.elapsed, v_sum.measured);
+    end if;
+    return p_tick;
+end
+$fn$;
+comment on function fairq._count_endings(fairq.ticks, fairq.ending[]) is 'Counts ended attempts of a queue. Internal.';
+revoke all on function fairq._count_endings(fairq.ticks, fairq.ending[]) from public;
+
+create or replace function fairq._queue_tokens(p_tick fairq.ticks, p_settings fairq.queues, p_now timestamptz)
+    returns double precision
+    language plpgsql
+    immutable
+    set search_path = pg_catalog, pg_temp
+as $fn$
+-- The tokens in the queue's own bucket; full when its rate is new, none counted without one.
+begin
+    return case
+        when p_settings.rate is null then null
+        else coalesce(
+            fairq._tokens(p_tick.tokens, p_tick.tokens_at, p_settings.rate, p_settings.burst, p_now), p_settings.burst
+        )
+    end;
+end
+$fn$;
+comment on function fairq._queue_tokens(fairq.ticks, fairq.queues, timestamptz) is 'The tokens of a queue. Internal.';
+revoke all on function fairq._queue_tokens(fairq.ticks, fairq.queues, timestamptz) from public;
+
+create or replace function fairq._room(p_tick fairq.ticks, p_settings fairq.queues, p_limit integer)
+    returns integer
+    language plpgsql
+    immutable
+    set search_path = pg_catalog, pg_temp
+as $fn$
+-- How many jobs the queue as a whole may start now, of those asked for.
+begin
+    return case
+        when p_settings.paused then 0
+        else greatest(0, least(p_limit, p_settings.max_running - p_tick.running, floor(p_tick.tokens)))
+    end;
+end
+$fn$;
+comment on function fairq._room(fairq.ticks, fairq.queues, integer) is 'What cap and rate of a queue leave of a claim. Internal.';
+revoke all on function fairq._room(fairq.ticks, fairq.queues, integer) from public;
+
+create or replace function fairq._news_of(p_job_ids bigint[])
+    returns fairq.news[]
     language plpgsql
     set search_path = pg_catalog, pg_temp
 as $fn$
--- A head must not move past a job that was skipped because somebody held it: if they let it go, nothing will tell of
--- it.
+-- Jobs that were skipped because somebody held them, as news: a head must not move past them, since if they are let go,
+-- nothing will tell of it.
 begin
-    return fairq._apply(
-        p_tick.queue,
-        array(
-            select row(j.tenant, 'queued', j.priority, j.run_at, j.job_id, 0)::fairq.news
-            from unnest(p_job_ids) as s(job_id)
-            cross join lateral (
-                -- its state is looked at outside: in here it would make jobs_claim_idx a candidate
-                select jj.tenant, jj.priority, jj.run_at, jj.job_id, jj.state from fairq.jobs as jj
-                where jj.job_id = s.job_id
-                offset 0
-            ) as j
-            where j.state = 'queued'
-        ),
-        p_tick.virtual_time
+    return array(
+        select row(j.tenant, 'queued', j.priority, j.run_at, j.job_id)::fairq.news
+        from unnest(p_job_ids) as s(job_id)
+        cross join lateral (
+            -- its state is looked at outside: in here it would make jobs_claim_idx a candidate
+            select jj.tenant, jj.priority, jj.run_at, jj.job_id, jj.state from fairq.jobs as jj
+            where jj.job_id = s.job_id
+            offset 0
+        ) as j
+        where j.state = 'queued'
     );
 end
 $fn$;
-comment on function fairq._reopen(fairq.ticks, bigint[]) is 'Sets heads back to jobs that were skipped. Internal.';
-revoke all on function fairq._reopen(fairq.ticks, bigint[]) from public;
+comment on function fairq._news_of(bigint[]) is 'Makes news of jobs that were skipped. Internal.';
+revoke all on function fairq._news_of(bigint[]) from public;
+
+create or replace function fairq._stuck(p_picks fairq.pick[], p_skip bigint[])
+    returns text[]
+    language plpgsql
+    immutable
+    set search_path = pg_catalog, pg_temp
+as $fn$
+-- Tenants of which somebody holds job after job (a purge under way): the rest of this claim goes without them, rather
+-- than feel its way through all of them.
+begin
+    return case
+        when cardinality(p_skip) < 100 then '{}'
+        else array(select distinct p.tenant from unnest(p_picks) as p where p.job_id = any (p_skip))
+    end;
+end
+$fn$;
+comment on function fairq._stuck(fairq.pick[], bigint[]) is 'Tenants whose jobs are held by others. Internal.';
+revoke all on function fairq._stuck(fairq.pick[], bigint[]) from public;
 
 create or replace function fairq._dispatch(
     p_queue text, p_owner text, p_caller text, p_limit integer, p_lease interval, p_tenants text[],
@@ -696,51 +1119,68 @@ as $fn$
 -- queued -> running: the scheduler's step, whole.
 --
 -- p_now:  the clock; null for the real one, read once the lock is held. Tests move time here and nowhere else.
--- Fair:   n jobs are n single picks in one hold of the lock; see _pick.
+-- Fair:   n jobs are n single picks in one hold of the lock; see _pick. Where jobs declare their cost, no two of a tenant
+--         need cost the same, and they are picked one by one.
 -- Locks:  the queue's lock, to the end of the transaction; everything else is skipped if held.
 declare
     v_now      timestamptz;
+    v_settings fairq.queues;
     v_snap     pg_snapshot;
     v_own      xid8;
-    v_tick     fairq.ticks;
     v_was      fairq.ticks;
+    v_tick     fairq.ticks;
+    v_longest  bigint;
     v_picks    fairq.pick[];
     v_skip     bigint[] := '{}';
+    v_stuck    text[] := '{}';
     v_dispatch bigint;
     v_got      integer;
-    v_left     integer := p_limit;
+    v_left     integer;
 begin
     perform fairq._lock_queue(p_queue);
     v_now := coalesce(p_now, clock_timestamp());
+    v_settings := fairq._queue_settings(p_queue);
     v_own := pg_current_xact_id();
-    v_was := fairq._last_tick(p_queue, v_now);
+    v_was := fairq._last_tick(p_queue, v_settings, v_now);
     -- one snapshot judges everything that follows: two statements would have two
     v_snap := pg_current_snapshot();
-    v_tick := fairq._catch_up(v_was, v_snap, v_own, v_now, p_limit);
+    v_tick := fairq._catch_up(v_was, v_snap, v_own, v_settings, v_now, p_limit);
+    v_tick.tokens := fairq._queue_tokens(v_tick, v_settings, v_now);
+    v_tick.tokens_at := v_now;
 
-    while v_left > 0 and not (fairq._queue_settings(p_queue)).paused loop
-        v_picks := fairq._pick(v_tick, v_snap, v_own, v_left, p_tenants, v_skip);
+    v_longest := case when v_settings.charge = 'time' then extract(epoch from p_lease) * 1000 end;
+    v_left := fairq._room(v_tick, v_settings, p_limit);
+    while v_left > 0 loop
+        v_picks := fairq._pick(
+            v_tick, v_snap, v_own, v_now, case when v_settings.charge = 'cost' then 1 else v_left end, v_longest,
+            v_settings.charge = 'cost', p_tenants, v_skip, v_stuck
+        );
         exit when v_picks is null;
 
         v_dispatch := nextval('fairq.dispatch_seq') * 1024;
         return query
-        select c.* from fairq._lease(p_queue, v_picks, v_dispatch, p_owner, p_caller, v_now, p_lease) as c;
+        select c.* from fairq._lease(
+            p_queue, v_picks, v_dispatch, p_owner, p_caller, v_now, p_lease, v_settings.charge = 'time'
+        ) as c;
         get diagnostics v_got = row_count;
         if v_got = 0 and exists (select from unnest(v_picks) as p where p.turn is not null) then
             v_skip := v_skip || fairq._held_by_others(v_picks);
+            v_stuck := v_stuck || fairq._stuck(v_picks, v_skip);
             continue;
         end if;
-        perform fairq._charge(v_picks, v_dispatch);
+        v_tick := fairq._charge(v_tick, v_picks, v_dispatch, v_now);
+        v_tick.ticked_at := v_now;
         v_left := v_left - v_got;
     end loop;
 
     if v_skip <> '{}' then
-        v_tick.pick_floor := least(v_tick.pick_floor, fairq._reopen(v_tick, v_skip));
+        v_tick := fairq._apply(v_tick, fairq._news_of(v_skip), '{}', v_settings, v_now);
+        v_tick.ticked_at := v_now;
     end if;
     if p_tenants = '{*}' then
         v_tick.found_empty := v_left > 0;
     end if;
-    if v_tick.ticked_at = v_now or v_tick.found_empty <> v_was.found_empty or v_skip <> '{}' then
+    if v_tick.ticked_at = v_now or v_tick.found_empty <> v_was.found_empty then
         perform fairq._write_tick(v_tick);
     end if;
 end

@@ -2,12 +2,28 @@
 -- settings: what operators want of queues and tenants; in force at the next pick
 --
 
+create or replace function fairq._check_tenant_or_all(p_tenant text)
+    returns void
+    language plpgsql
+    set search_path = pg_catalog, pg_temp
+as $fn$
+begin
+    if p_tenant is distinct from '*' then
+        perform fairq._check_name('p_tenant', p_tenant, 200);
+    end if;
+end
+$fn$;
+comment on function fairq._check_tenant_or_all(text) is 'Raises 22023 for what is neither a tenant nor *. Internal.';
+revoke all on function fairq._check_tenant_or_all(text) from public;
+
 create or replace function fairq.set_tenant(
     p_queue       text,
     p_tenant      text,
     p_weight      double precision default 1,
     p_max_running integer default null,
-    p_paused      boolean default false
+    p_paused      boolean default false,
+    p_rate        double precision default null,
+    p_burst       integer default 1
 )
     returns void
     language plpgsql
@@ -17,10 +33,10 @@ as $fn$
 -- The whole wish is replaced: what is not given goes back to its default.
 --
 -- Locks:  the tenant's row in tenants, which no claim ever waits for.
--- Raises: 22023 for a weight or cap out of range.
+-- Raises: 22023 for a weight, cap, rate or burst out of range.
 begin
     perform fairq._check_name('p_queue', p_queue, 200);
-    perform fairq._check_name('p_tenant', p_tenant, 200);
+    perform fairq._check_tenant_or_all(p_tenant);
     if p_weight is null or not (p_weight >= 0.001 and p_weight <= 1000000) then
         perform fairq._refuse('p_weight', p_weight::text, 'a number from 0.001 to 1000000');
     end if;
@@ -30,20 +46,147 @@ begin
     if p_paused is null then
         perform fairq._refuse('p_paused', null, 'true or false');
     end if;
+    if not (p_rate >= 0.000001 and p_rate <= 1000000) then
+        perform fairq._refuse('p_rate', p_rate::text, 'null (no limit) or jobs per second, from 0.000001 to 1000000');
+    end if;
+    if p_burst is null or p_burst not between 1 and 1000000 then
+        perform fairq._refuse('p_burst', p_burst::text, 'a number from 1 to 1000000');
+    end if;
 
-    insert into fairq.tenants as t (queue, tenant, weight, max_running, paused)
-    values (p_queue, p_tenant, p_weight, p_max_running, p_paused)
+    insert into fairq.tenants as t (queue, tenant, weight, max_running, paused, rate, burst)
+    values (p_queue, p_tenant, p_weight, p_max_running, p_paused, p_rate, p_burst)
     on conflict (tenant, queue) do update
-    set weight = excluded.weight, max_running = excluded.max_running, paused = excluded.paused;
+    set
+        weight = excluded.weight, max_running = excluded.max_running, paused = excluded.paused, rate = excluded.rate,
+        burst = excluded.burst;
 end
 $fn$;
-comment on function fairq.set_tenant(text, text, double precision, integer, boolean) is 'Sets weight, cap and pause of a tenant in a queue, from the next pick on. Lowering a cap stops nothing that runs.';
-revoke all on function fairq.set_tenant(text, text, double precision, integer, boolean) from public;
-grant execute on function fairq.set_tenant(text, text, double precision, integer, boolean) to fairq_operator;
+comment on function fairq.set_tenant(text, text, double precision, integer, boolean, double precision, integer) is 'Sets weight, cap, pause and rate of a tenant in a queue, or, as tenant *, of all tenants that have none of their own; from the next pick on. p_rate is in jobs started per second, p_burst the size of its token bucket. Lowering a cap stops nothing that runs.';
+revoke all on function fairq.set_tenant(
+    text, text, double precision, integer, boolean, double precision, integer
+) from public;
+grant execute on function fairq.set_tenant(
+    text, text, double precision, integer, boolean, double precision, integer
+) to fairq_operator;
+
+create or replace function fairq._pause_tenant(p_queue text, p_tenant text, p_paused boolean)
+    returns void
+    language plpgsql
+    set search_path = pg_catalog, pg_temp
+as $fn$
+-- A tenant that had no row of its own keeps what * gives it.
+declare
+    v_wish fairq.tenants;
+begin
+    perform fairq._check_name('p_queue', p_queue, 200);
+    perform fairq._check_tenant_or_all(p_tenant);
+    v_wish := fairq._wish(p_queue, p_tenant);
+    insert into fairq.tenants as t (queue, tenant, weight, max_running, paused, rate, burst)
+    values (p_queue, p_tenant, v_wish.weight, v_wish.max_running, p_paused, v_wish.rate, v_wish.burst)
+    on conflict (tenant, queue) do update set paused = excluded.paused;
+end
+$fn$;
+comment on function fairq._pause_tenant(text, text, boolean) is 'Pauses or resumes a tenant. Internal.';
+revoke all on function fairq._pause_tenant(text, text, boolean) from public;
+
+create or replace function fairq.pause_tenant(p_queue text, p_tenant text)
+    returns void
+    language plpgsql
+    security definer
+    set search_path = pg_catalog, pg_temp
+as $fn$
+-- Locks:  the tenant's row in tenants, which no claim ever waits for.
+-- Raises: 22023 for a bad name.
+begin
+    perform fairq._pause_tenant(p_queue, p_tenant, true);
+end
+$fn$;
+comment on function fairq.pause_tenant(text, text) is 'Nothing of the tenant is started from the next pick on; what runs goes on. Its weight, cap and rate stay.';
+revoke all on function fairq.pause_tenant(text, text) from public;
+grant execute on function fairq.pause_tenant(text, text) to fairq_operator;
+
+create or replace function fairq.resume_tenant(p_queue text, p_tenant text)
+    returns void
+    language plpgsql
+    security definer
+    set search_path = pg_catalog, pg_temp
+as $fn$
+-- Locks:  the tenant's row in tenants, which no claim ever waits for.
+-- Raises: 22023 for a bad name.
+begin
+    perform fairq._pause_tenant(p_queue, p_tenant, false);
+end
+$fn$;
+comment on function fairq.resume_tenant(text, text) is 'Ends a pause. The time it lasted earns the tenant at most one job of precedence.';
+revoke all on function fairq.resume_tenant(text, text) from public;
+grant execute on function fairq.resume_tenant(text, text) to fairq_operator;
+
+create or replace function fairq.purge_tenant(p_queue text, p_tenant text, p_limit integer default 1000)
+    returns integer
+    language plpgsql
+    security definer
+    set search_path = pg_catalog, pg_temp
+    -- see claim_jobs()
+    set plan_cache_mode = force_generic_plan
+    set enable_seqscan = off
+    set enable_bitmapscan = off
+    set enable_hashjoin = off
+    set enable_mergejoin = off
+as $fn$
+-- queued, scheduled -> cancelled: the tenant's waiting jobs, each with its event; what runs goes on
+--
+-- Locks:  the jobs' rows, skipping those held by others: no claim waits, and none is taken from it.
+-- Index:  jobs_claim_idx, then jobs_promote_idx.
+-- Raises: 22023 for a bad argument.
+declare
+    v_actor text := fairq._caller();
+    v_id    bigint;
+    v_job   fairq.jobs;
+    v_total integer := 0;
+begin
+    perform fairq._check_name('p_queue', p_queue, 200);
+    perform fairq._check_name('p_tenant', p_tenant, 200);
+    if p_limit is null or p_limit not between 1 and 100000 then
+        perform fairq._refuse('p_limit', p_limit::text, 'a number from 1 to 100000');
+    end if;
+
+    for v_id in
+        (
+            select j.job_id from fairq.jobs as j
+            where j.queue = p_queue and j.tenant = p_tenant and j.state = 'queued'
+              and not exists (select from fairq.leases as l where l.job_id = j.job_id offset 0)
+            order by j.priority, j.run_at, j.job_id
+            limit p_limit
+        )
+        union all
+        (
+            select j.job_id from fairq.jobs as j
+            where j.queue = p_queue and j.state = 'scheduled' and j.tenant = p_tenant
+            order by j.run_at, j.job_id
+            limit p_limit
+        )
+        limit p_limit
+    loop
+        select j.* into v_job from fairq.jobs as j where j.job_id = v_id for update skip locked;
+        if found and not exists (select from fairq.leases as l where l.job_id = v_id) then
+            perform fairq._cancel_waiting(v_job, v_actor);
+            v_total := v_total + 1;
+        end if;
+    end loop;
+    return v_total;
+end
+$fn$;
+comment on function fairq.purge_tenant(text, text, integer) is 'Cancels up to p_limit of a tenant''s queued and scheduled jobs; returns how many. Call it until it returns 0.';
+revoke all on function fairq.purge_tenant(text, text, integer) from public;
+grant execute on function fairq.purge_tenant(text, text, integer) to fairq_operator;
 
 create or replace function fairq.set_queue(
     p_queue          text,
     p_paused         boolean default null,
+    p_charge         text default null,
+    p_max_running    integer default null,
+    p_rate           double precision default null,
+    p_burst          integer default null,
     p_default_lease  interval default null,
     p_longest_lease  interval default null,
     p_max_attempts   integer default null,
@@ -60,7 +203,8 @@ create or replace function fairq.set_queue(
     security definer
     set search_path = pg_catalog, pg_temp
 as $fn$
--- What is not given stays as it is; a queue that had no row starts from that of *.
+-- What is not given stays as it is; a queue that had no row starts from that of *. A p_max_running of -1 or a p_rate of 0
+-- takes the queue's own cap or rate away.
 --
 -- Locks:  the queue's row in queues, which no claim ever waits for.
 -- Raises: 22023 for a setting out of range.
@@ -71,9 +215,15 @@ begin
     if p_queue is distinct from '*' then
         perform fairq._check_name('p_queue', p_queue, 200);
     end if;
+    -- two operators who change different settings at once both have their way
+    perform from fairq.queues as q where q.queue = p_queue for update;
     v_new := fairq._queue_settings(p_queue);
     v_new.queue          := p_queue;
     v_new.paused         := coalesce(p_paused, v_new.paused);
+    v_new.charge         := coalesce(p_charge, v_new.charge);
+    v_new.max_running    := nullif(coalesce(p_max_running, v_new.max_running), -1);
+    v_new.rate           := nullif(coalesce(p_rate, v_new.rate), 0);
+    v_new.burst          := coalesce(p_burst, v_new.burst);
     v_new.default_lease  := coalesce(p_default_lease, v_new.default_lease);
     v_new.longest_lease  := coalesce(p_longest_lease, v_new.longest_lease);
     v_new.max_attempts   := coalesce(p_max_attempts, v_new.max_attempts);
@@ -87,22 +237,23 @@ begin
 
     insert into fairq.queues as q select v_new.*
     on conflict (queue) do update
-    set (paused, default_lease, longest_lease, max_attempts, backoff_base, backoff_cap, backoff_jitter, payload_limit,
-         key_ttl, retention, notify)
-      = (excluded.paused, excluded.default_lease, excluded.longest_lease, excluded.max_attempts, excluded.backoff_base,
-         excluded.backoff_cap, excluded.backoff_jitter, excluded.payload_limit, excluded.key_ttl, excluded.retention,
-         excluded.notify);
+    set
+        paused = excluded.paused, charge = excluded.charge, max_running = excluded.max_running, rate = excluded.rate,
+        burst = excluded.burst, default_lease = excluded.default_lease, longest_lease = excluded.longest_lease,
+        max_attempts = excluded.max_attempts, backoff_base = excluded.backoff_base, backoff_cap = excluded.backoff_cap,
+        backoff_jitter = excluded.backoff_jitter, payload_limit = excluded.payload_limit, key_ttl = excluded.key_ttl,
+        retention = excluded.retention, notify = excluded.notify;
 exception when check_violation then
     get stacked diagnostics v_constraint = constraint_name;
     perform fairq._refuse('setting of queue ' || p_queue, v_new::text, 'in range (' || v_constraint || ')');
 end
 $fn$;
-comment on function fairq.set_queue(text, boolean, interval, interval, integer, interval, interval, double precision, integer, interval, interval, boolean) is 'Changes the settings given of a queue, or of all queues without settings of their own (*).';
+comment on function fairq.set_queue(text, boolean, text, integer, double precision, integer, interval, interval, integer, interval, interval, double precision, integer, interval, interval, boolean) is 'Changes the settings given of a queue, or of all queues without settings of their own (*).';
 revoke all on function fairq.set_queue(
-    text, boolean, interval, interval, integer, interval, interval, double precision, integer, interval, interval,
-    boolean
+    text, boolean, text, integer, double precision, integer, interval, interval, integer, interval, interval,
+    double precision, integer, interval, interval, boolean
 ) from public;
 grant execute on function fairq.set_queue(
-    text, boolean, interval, interval, integer, interval, interval, double precision, integer, interval, interval,
-    boolean
+    text, boolean, text, integer, double precision, integer, interval, interval, integer, interval, interval,
+    double precision, integer, interval, interval, boolean
 ) to fairq_operator;
