@@ -14,11 +14,13 @@ as $fn$
 -- that only the next statement sees. No shared row is written: the scheduler learns of it from the settlements.
 -- Locks:  the leases' rows, then the jobs'.
 -- Index:  leases_pkey and jobs_pkey, a probe for each job.
+-- Raises: 40001 when a job's row was changed under its lease, which only a rebuild of the scheduler's memory does.
 declare
     v_rows  tid[];
     v_times timestamptz[];
     v_at    integer[];
     v_done  integer[];
+    v_ended integer;
 begin
     with held as materialized (
         select l.row_id, u.at, clock_timestamp() as now_held
@@ -65,7 +67,11 @@ begin
             sha256(uuid_send(g.lease_token)), p_results[g.at]
         from gone as g
     )
-    select array_agg(g.at) into v_done from gone as g;
+    select array_agg(g.at), (select count(*) from ended) into v_done, v_ended from gone as g;
+    if cardinality(v_done) is distinct from nullif(v_ended, 0) then
+        -- a lease without its job would be a job that nobody ever finds: nothing of this may stay
+        raise exception 'a job was changed while it was completed' using errcode = '40001', hint = 'Try again.';
+    end if;
     return coalesce(v_done, '{}');
 end
 $fn$;
