@@ -121,10 +121,8 @@ begin
         update fairq.jobs as j set changed_xid = '3' where j.queue = p_queue;
         -- its trigger stamps this transaction
         update fairq.tenants as t set weight = t.weight where t.queue = p_queue;
-        -- in one statement: an attempt that ends meanwhile is either counted and settled later, or neither
-        with settled as (
-            delete from fairq.settlements as s where s.queue = p_queue
-        )
+        -- an attempt that ends meanwhile waits for its job's row, which the first statement has changed
+        delete from fairq.settlements as s where s.queue = p_queue;
         update fairq.flows as f
         set
             stamp   = f.stamp + 1,
