@@ -18,20 +18,21 @@ declare
     v_done   bigint[];
 begin
     with held as materialized (
-        select l.row_id, u.result, clock_timestamp() as now_held
+        select l.row_id, l.caller, l.lease_expires_at, u.result, clock_timestamp() as now_held
         from (
             select t.job_id, t.token, t.result from unnest(p_job_ids, p_tokens, p_results) as t(job_id, token, result)
             order by t.job_id
         ) as u
         cross join lateral (
-            select ll.ctid as row_id from fairq.leases as ll
+            select ll.ctid as row_id, ll.caller, ll.lease_expires_at from fairq.leases as ll
             where ll.job_id = u.job_id and ll.lease_token = u.token
             for update
         ) as l
     ), ended as (
         delete from fairq.leases as l
         using held as h
-        where l.ctid = h.row_id and l.lease_expires_at > h.now_held and l.caller = v_caller
+        -- judged by what was read under the lock; a condition on l would make leases_expire_idx a candidate
+        where l.ctid = h.row_id and h.lease_expires_at > h.now_held and h.caller = v_caller
         returning l.*, h.result, h.now_held
     ), settled as (
         insert into fairq.settlements (queue, tenant, attempts)
