@@ -2777,9 +2777,11 @@ begin
       )
     order by f.vtime, f.charge, f.served, f.tenant
     limit 1;
-    if found then
-        p_tick.pick_floor := v_floor;
-    end if;
+    -- with no flow eligible there is nothing below any place: who becomes eligible lowers the floor again
+    p_tick.pick_floor := case
+        when found then v_floor
+        else row(9223372036854775807, 9223372036854775807, 9223372036854775807, '')::fairq.place
+    end;
 
     delete from fairq.ticks as t where t.queue = p_tick.queue and t.tick_id = p_tick.tick_id;
     p_tick.tick_id := p_tick.tick_id + 1;
