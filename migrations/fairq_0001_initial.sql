@@ -1838,6 +1838,7 @@ create or replace function fairq.enqueue_job(
     -- a plan made while job_keys was empty would read all of it for each key (see claim_jobs())
     set plan_cache_mode = force_generic_plan
     set enable_seqscan = off
+    set enable_bitmapscan = off
 as $fn$
 -- none -> queued, scheduled
 --
@@ -1995,6 +1996,7 @@ create or replace function fairq.enqueue_jobs(p_jobs jsonb)
     -- see enqueue_job()
     set plan_cache_mode = force_generic_plan
     set enable_seqscan = off
+    set enable_bitmapscan = off
 as $fn$
 -- none -> queued, scheduled; many at once
 --
@@ -2498,14 +2500,23 @@ begin
         where j.queue = p_tick.queue and j.changed_xid >= v_since
           and pg_visible_in_snapshot(j.changed_xid, p_snap) and j.changed_xid <> p_own
         union all
-        select j.tenant, j.state, j.priority, j.run_at, j.job_id from fairq.jobs as j
-        where j.queue = p_tick.queue and j.changed_xid = any (v_late)
+        -- a probe for each: before PostgreSQL 17 "= any" may become a filter over the whole queue
+        select j.* from unnest(v_late) as u(x)
+        cross join lateral (
+            select jj.tenant, jj.state, jj.priority, jj.run_at, jj.job_id from fairq.jobs as jj
+            where jj.queue = p_tick.queue and jj.changed_xid = u.x
+            offset 0
+        ) as j
     ), settlement as materialized (
         select s.ctid as row_id from fairq.settlements as s
         where s.queue = p_tick.queue and s.ended_xid >= v_since
         union all
-        select s.ctid from fairq.settlements as s
-        where s.queue = p_tick.queue and s.ended_xid = any (v_late)
+        select s.row_id from unnest(v_late) as u(x)
+        cross join lateral (
+            select ss.ctid as row_id from fairq.settlements as ss
+            where ss.queue = p_tick.queue and ss.ended_xid = u.x
+            offset 0
+        ) as s
     ), ended as (
         delete from fairq.settlements as s using settlement as e where s.ctid = e.row_id
         returning s.tenant, s.attempts
@@ -2514,8 +2525,12 @@ begin
         where t.queue = p_tick.queue and t.changed_xid >= v_since
           and pg_visible_in_snapshot(t.changed_xid, p_snap) and t.changed_xid <> p_own
         union all
-        select t.tenant from fairq.tenants as t
-        where t.queue = p_tick.queue and t.changed_xid = any (v_late)
+        select t.tenant from unnest(v_late) as u(x)
+        cross join lateral (
+            select tt.tenant from fairq.tenants as tt
+            where tt.queue = p_tick.queue and tt.changed_xid = u.x
+            offset 0
+        ) as t
     )
     select coalesce(array_agg(row(n.tenant, n.state, n.priority, n.run_at, n.job_id, n.ended)::fairq.news), '{}')
     into v_news
@@ -2924,9 +2939,11 @@ begin
       )
     order by f.vtime, f.charge, f.served, f.tenant
     limit 1;
-    if found then
-        p_tick.pick_floor := v_floor;
-    end if;
+    -- with no flow eligible there is nothing below any place: who becomes eligible lowers the floor again
+    p_tick.pick_floor := case
+        when found then v_floor
+        else row(9223372036854775807, 9223372036854775807, 9223372036854775807, '')::fairq.place
+    end;
 
     delete from fairq.ticks as t where t.queue = p_tick.queue and t.tick_id = p_tick.tick_id;
     p_tick.tick_id := p_tick.tick_id + 1;
@@ -3212,6 +3229,7 @@ create or replace function fairq.renew_job_lease(p_job_id bigint, p_token uuid, 
     -- see claim_jobs()
     set plan_cache_mode = force_generic_plan
     set enable_seqscan = off
+    set enable_bitmapscan = off
 as $fn$
 -- running -> running
 --
@@ -3250,6 +3268,7 @@ create or replace function fairq.renew_job_leases(p_job_ids bigint[], p_tokens u
     -- see claim_jobs()
     set plan_cache_mode = force_generic_plan
     set enable_seqscan = off
+    set enable_bitmapscan = off
 as $fn$
 -- running -> running; many at once
 --
@@ -3613,6 +3632,7 @@ create or replace function fairq.fail_job(
     -- see claim_jobs()
     set plan_cache_mode = force_generic_plan
     set enable_seqscan = off
+    set enable_bitmapscan = off
 as $fn$
 -- running -> scheduled, queued, dead, cancelled
 --
@@ -3642,6 +3662,7 @@ create or replace function fairq.fail_jobs(
     -- see claim_jobs()
     set plan_cache_mode = force_generic_plan
     set enable_seqscan = off
+    set enable_bitmapscan = off
 as $fn$
 -- running -> scheduled, queued, dead, cancelled; many at once
 --
@@ -3719,6 +3740,7 @@ create or replace function fairq.release_job(p_job_id bigint, p_token uuid, p_de
     -- see claim_jobs()
     set plan_cache_mode = force_generic_plan
     set enable_seqscan = off
+    set enable_bitmapscan = off
 as $fn$
 -- running -> queued, scheduled, cancelled
 --
@@ -3742,6 +3764,7 @@ create or replace function fairq.release_jobs(p_job_ids bigint[], p_tokens uuid[
     -- see claim_jobs()
     set plan_cache_mode = force_generic_plan
     set enable_seqscan = off
+    set enable_bitmapscan = off
 as $fn$
 -- running -> queued, scheduled, cancelled; many at once
 --
@@ -3889,6 +3912,7 @@ create or replace function fairq.cancel_job(p_job_id bigint)
     -- see claim_jobs()
     set plan_cache_mode = force_generic_plan
     set enable_seqscan = off
+    set enable_bitmapscan = off
 as $fn$
 -- queued, scheduled -> cancelled; running -> asked to stop
 --
@@ -3945,6 +3969,7 @@ create or replace function fairq.reschedule_job(
     -- see claim_jobs()
     set plan_cache_mode = force_generic_plan
     set enable_seqscan = off
+    set enable_bitmapscan = off
 as $fn$
 -- queued, scheduled -> queued, scheduled
 --
@@ -4007,6 +4032,7 @@ create or replace function fairq.retry_job(p_job_id bigint)
     -- see claim_jobs()
     set plan_cache_mode = force_generic_plan
     set enable_seqscan = off
+    set enable_bitmapscan = off
 as $fn$
 -- dead, cancelled -> queued, under its old id, with all its attempts before it again
 --
