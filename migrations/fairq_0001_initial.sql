@@ -177,6 +177,14 @@ create type fairq.moved as (
 );
 comment on type fairq.moved is 'What promote or expire did inside a claim: the news of it, and where the next one may start to read. Internal.';
 
+create type fairq.place as (
+    vtime  bigint,
+    charge bigint,
+    served bigint,
+    tenant text collate "C"
+);
+comment on type fairq.place is 'A place in the pick order: the columns that order flows, in their order. Internal.';
+
 create type fairq.pick as (
     turn          integer,
     flow_row      tid,
@@ -224,9 +232,9 @@ comment on type fairq.tenant_stat is 'A row of tenant_stats().';
 --
 -- Tables
 --
--- Where a job is, is where its rows are: a job that waits has a row in jobs; while it runs it has a lease beside it; once
--- it has ended, its row is in finished_jobs instead. Nothing wide is rewritten on the way.
--- Every table's row-level security is on in the transaction that creates it.
+-- Where a job is, is where its rows are: a job that waits has a row in jobs; while it runs it has a lease beside it;
+-- once it has ended, its row is in finished_jobs instead. Nothing wide is rewritten on the way. Every table's row-level
+-- security is on in the transaction that creates it.
 
 -- jobs: left alone while a job waits and while it runs
 
@@ -384,7 +392,8 @@ create table fairq.job_log (
     created_at timestamptz not null,
     constraint job_log_pkey primary key (log_id),
     constraint job_log_event_known check (event_type in (
-        'retry_scheduled', 'lease_expired', 'released', 'dead', 'cancelled', 'cancel_requested', 'rescheduled', 'revived'
+        'retry_scheduled', 'lease_expired', 'released', 'dead', 'cancelled', 'cancel_requested', 'rescheduled',
+        'revived'
     )),
     constraint job_log_details_is_object check (jsonb_typeof(details) = 'object')
 );
@@ -561,7 +570,7 @@ create table fairq.ticks (
     seen              pg_snapshot not null,
     own_xid           xid8        not null,
     virtual_time      bigint      not null,
-    pick_floor        bigint      not null,
+    pick_floor        fairq.place not null,
     promote_floor     timestamptz not null,
     expire_floor      timestamptz not null,
     found_empty       boolean     not null,
@@ -581,7 +590,7 @@ comment on column fairq.ticks.system_identifier is 'The cluster it was written o
 comment on column fairq.ticks.seen is 'What the look had seen: the next one reads what this snapshot had not.';
 comment on column fairq.ticks.own_xid is 'The transaction of the look, whose own changes it left to the next.';
 comment on column fairq.ticks.virtual_time is 'Virtual time of the queue at the look; never falls.';
-comment on column fairq.ticks.pick_floor is 'No eligible flow has a lower vtime.';
+comment on column fairq.ticks.pick_floor is 'No eligible flow has a lower place in the pick order.';
 comment on column fairq.ticks.promote_floor is 'No scheduled job that the look has seen is due before.';
 comment on column fairq.ticks.expire_floor is 'No lease expires before.';
 comment on column fairq.ticks.found_empty is 'The claim found less than it asked for: the next enqueue may wake listeners.';
@@ -633,7 +642,8 @@ comment on sequence fairq.dispatch_seq is 'Numbers dispatches in the order of th
 --
 -- Indexes, each under the name of the room that rides it
 --
--- Every hot read starts at a cursor, never at a dead beginning, and each statement is shaped so that one index serves it.
+-- Every hot read starts at a cursor, never at a dead beginning, and each statement is shaped so that one index serves
+-- it.
 
 -- claim: the head jobs of one tenant, from its head onwards
 create index jobs_claim_idx
@@ -686,49 +696,107 @@ comment on index fairq.settlements_look_idx is 'Ridden by _look: ended attempts 
 
 create view fairq.all_jobs with (security_invoker = true) as
 select
-    j.job_id, j.queue, j.tenant, j.task, j.payload, j.priority,
+    j.job_id,
+    j.queue,
+    j.tenant,
+    j.task,
+    j.payload,
+    j.priority,
     case when l.job_id is null then j.state else 'running' end as state,
     coalesce(l.attempt, j.attempts) as attempts,
-    j.max_attempts, j.run_at, j.cost, j.operation_key, j.last_error, j.created_at,
-    l.started_at, null::timestamptz as finished_at, l.lease_owner, l.cancel_requested_at, null::jsonb as result
+    j.max_attempts,
+    j.run_at,
+    j.cost,
+    j.operation_key,
+    j.last_error,
+    j.created_at,
+    l.started_at,
+    null::timestamptz as finished_at,
+    l.lease_owner,
+    l.cancel_requested_at,
+    null::jsonb as result
 from fairq.jobs as j
-left join fairq.leases as l on l.job_id = j.job_id
+left join fairq.leases as l on j.job_id = l.job_id
 union all
 select
-    f.job_id, f.queue, f.tenant, f.task, f.payload, f.priority,
+    f.job_id,
+    f.queue,
+    f.tenant,
+    f.task,
+    f.payload,
+    f.priority,
     f.state,
     f.attempts,
-    f.max_attempts, f.run_at, f.cost, f.operation_key, f.last_error, f.created_at,
-    f.started_at, f.finished_at, f.lease_owner, null::timestamptz, f.result
+    f.max_attempts,
+    f.run_at,
+    f.cost,
+    f.operation_key,
+    f.last_error,
+    f.created_at,
+    f.started_at,
+    f.finished_at,
+    f.lease_owner,
+    null::timestamptz as cancel_requested_at,
+    f.result
 from fairq.finished_jobs as f;
 
 comment on view fairq.all_jobs is 'One row per job, wherever it is, with its state as users think of it: scheduled, queued, running, succeeded, dead, cancelled.';
 
+-- created, claimed and succeeded come from the rows that hold the job; the log has the rest. An attempt that ended
+-- otherwise than well is in the log with its start: that is its claim.
 create view fairq.job_events with (security_invoker = true) as
-select j.job_id, j.queue, j.tenant, 'created' as event_type, 0 as attempt, null::text as actor, '{}'::jsonb as details, j.created_at
+select
+    j.job_id,
+    j.queue,
+    j.tenant,
+    e.event_type,
+    e.attempt,
+    e.actor,
+    '{}'::jsonb as details,
+    e.created_at
 from fairq.jobs as j
+left join fairq.leases as l on j.job_id = l.job_id
+cross join lateral (
+    values
+    ('created', 0, null, j.created_at),
+    ('claimed', l.attempt, l.lease_owner, l.started_at)
+) as e (event_type, attempt, actor, created_at)
+where e.created_at is not null
 union all
-select f.job_id, f.queue, f.tenant, 'created', 0, null, '{}', f.created_at
+select
+    f.job_id,
+    f.queue,
+    f.tenant,
+    e.event_type,
+    e.attempt,
+    e.actor,
+    '{}'::jsonb as details,
+    e.created_at
 from fairq.finished_jobs as f
+cross join lateral (
+    values
+    ('created', 0, null, f.created_at, true),
+    ('claimed', f.attempts, f.lease_owner, f.started_at, f.state = 'succeeded'),
+    ('succeeded', f.attempts, f.lease_owner, f.finished_at, f.state = 'succeeded')
+) as e (event_type, attempt, actor, created_at, happened)
+where e.happened
 union all
--- an attempt that runs, one that succeeded, and those that ended otherwise
-select l.job_id, l.queue, l.tenant, 'claimed', l.attempt, l.lease_owner, '{}', l.started_at
-from fairq.leases as l
-union all
-select f.job_id, f.queue, f.tenant, 'claimed', f.attempts, f.lease_owner, '{}', f.started_at
-from fairq.finished_jobs as f
-where f.state = 'succeeded'
-union all
-select g.job_id, g.queue, g.tenant, 'claimed', g.attempt, g.actor, '{}', g.started_at
+select
+    g.job_id,
+    g.queue,
+    g.tenant,
+    e.event_type,
+    g.attempt,
+    g.actor,
+    e.details,
+    e.created_at
 from fairq.job_log as g
-where g.started_at is not null
-union all
-select f.job_id, f.queue, f.tenant, 'succeeded', f.attempts, f.lease_owner, '{}', f.finished_at
-from fairq.finished_jobs as f
-where f.state = 'succeeded'
-union all
-select g.job_id, g.queue, g.tenant, g.event_type, g.attempt, g.actor, g.details, g.created_at
-from fairq.job_log as g;
+cross join lateral (
+    values
+    ('claimed', '{}'::jsonb, g.started_at),
+    (g.event_type, g.details, g.created_at)
+) as e (event_type, details, created_at)
+where e.created_at is not null;
 
 comment on view fairq.job_events is 'The whole timeline of every job. created, claimed and succeeded come from the rows that hold the job, so that a job that goes well costs no extra write. Order by created_at, attempt.';
 
@@ -752,7 +820,8 @@ as $fn$
 $fn$;
 comment on function fairq.current_tenant_id() is 'The tenant this session acts for: the setting app.tenant_id, null when there is none. It trusts the connection to say so: use it where your own code opens the connection.';
 revoke all on function fairq.current_tenant_id() from public;
-grant execute on function fairq.current_tenant_id() to fairq_owner, fairq_api, fairq_worker, fairq_producer, fairq_tenant, fairq_operator;
+grant execute on function fairq.current_tenant_id(
+) to fairq_owner, fairq_api, fairq_worker, fairq_producer, fairq_tenant, fairq_operator;
 
 --
 -- schema/policies.sql
@@ -881,7 +950,7 @@ revoke all on all sequences in schema fairq from public;
 
 grant usage on type
     fairq.enqueued_job, fairq.enqueue_outcome, fairq.claimed_job, fairq.job_outcome,
-    fairq.queue_stat, fairq.tenant_stat, fairq.new_job, fairq.news, fairq.moved, fairq.pick
+    fairq.queue_stat, fairq.tenant_stat, fairq.new_job, fairq.news, fairq.moved, fairq.place, fairq.pick
 to fairq_api;
 
 -- the functions: never a change of tenant, payload or id; never a change of the log; delete only where a job moves on
@@ -897,8 +966,8 @@ grant select, insert on fairq.job_keys to fairq_api;
 grant update (job_id, payload_hash, expires_at) on fairq.job_keys to fairq_api;
 grant select, insert on fairq.queues to fairq_api;
 grant update (
-    paused, default_lease, longest_lease, max_attempts, backoff_base, backoff_cap, backoff_jitter, payload_limit, key_ttl,
-    retention, notify
+    paused, default_lease, longest_lease, max_attempts, backoff_base, backoff_cap, backoff_jitter, payload_limit,
+    key_ttl, retention, notify
 ) on fairq.queues to fairq_api;
 grant select, insert on fairq.tenants to fairq_api;
 grant update (weight, max_running, paused) on fairq.tenants to fairq_api;
@@ -919,7 +988,8 @@ grant select (
     job_id, queue, tenant, task, payload, priority, state, attempts, max_attempts, run_at, cost, operation_key,
     last_error, created_at
 ) on fairq.jobs to fairq_tenant;
-grant select (job_id, queue, tenant, lease_owner, attempt, started_at, cancel_requested_at) on fairq.leases to fairq_tenant;
+grant select (job_id, queue, tenant, lease_owner, attempt, started_at, cancel_requested_at) on fairq.leases
+to fairq_tenant;
 grant select (
     job_id, queue, tenant, task, payload, priority, state, attempts, max_attempts, run_at, cost, operation_key,
     last_error, created_at, started_at, finished_at, lease_owner, result
@@ -987,7 +1057,8 @@ as $fn$
 $fn$;
 comment on function fairq.schema_version() is 'The schema version installed here: the number of the last migration.';
 revoke all on function fairq.schema_version() from public;
-grant execute on function fairq.schema_version() to fairq_api, fairq_worker, fairq_producer, fairq_tenant, fairq_operator;
+grant execute on function fairq.schema_version(
+) to fairq_api, fairq_worker, fairq_producer, fairq_tenant, fairq_operator;
 
 --
 -- schema/functions/append_only.sql
@@ -1262,10 +1333,8 @@ as $fn$
 declare
     v_settings fairq.queues;
 begin
-    select q.* into v_settings from fairq.queues as q where q.queue = p_queue;
-    if not found then
-        select q.* into v_settings from fairq.queues as q where q.queue = '*';
-    end if;
+    select q.* into v_settings from fairq.queues as q
+    where q.queue in (p_queue, '*') order by q.queue = '*' limit 1;
     return v_settings;
 end
 $fn$;
@@ -1274,11 +1343,13 @@ revoke all on function fairq._queue_settings(text) from public;
 
 create or replace function fairq._token_hash(p_token uuid)
     returns bytea
-    language sql
+    language plpgsql
     immutable
     set search_path = pg_catalog, pg_temp
 as $fn$
-    select sha256(uuid_send(p_token))
+begin
+    return sha256(uuid_send(p_token));
+end
 $fn$;
 comment on function fairq._token_hash(uuid) is 'How the last token of an ended job is remembered. Internal.';
 revoke all on function fairq._token_hash(uuid) from public;
@@ -1287,15 +1358,17 @@ create or replace function fairq._log(
     p_lease fairq.leases, p_event text, p_now timestamptz, p_details jsonb default '{}'
 )
     returns void
-    language sql
+    language plpgsql
     set search_path = pg_catalog, pg_temp
 as $fn$
-    -- an attempt ended otherwise than well
+-- An attempt ended otherwise than well.
+begin
     insert into fairq.job_log (job_id, queue, tenant, event_type, attempt, actor, started_at, details, created_at)
     values (
         (p_lease).job_id, (p_lease).queue, (p_lease).tenant, p_event, (p_lease).attempt, (p_lease).lease_owner,
         (p_lease).started_at, p_details, p_now
-    )
+    );
+end
 $fn$;
 comment on function fairq._log(fairq.leases, text, timestamptz, jsonb) is 'Writes the end of an attempt to job_log. Internal.';
 revoke all on function fairq._log(fairq.leases, text, timestamptz, jsonb) from public;
@@ -1410,30 +1483,32 @@ revoke all on function fairq._end_job(fairq.leases, text, timestamptz, jsonb, bo
 
 create or replace function fairq._caller()
     returns text
-    language sql
+    language plpgsql
     stable
     set search_path = pg_catalog, pg_temp
 as $fn$
-    -- inside a definer function current_user is fairq_api; the caller is the role it had set, or its login
-    select case
-        when current_setting('role') = 'none' then session_user::text
-        else current_setting('role')
-    end
+-- Inside a definer function current_user is fairq_api; the caller is the role it had set, or its login.
+--
+-- plpgsql, here and in other helpers of one expression: its plans are kept, those of SQL functions that cannot be
+-- inlined are made anew in each transaction before PostgreSQL 18.
+begin
+    return case when current_setting('role') = 'none' then session_user::text else current_setting('role') end;
+end
 $fn$;
 comment on function fairq._caller() is 'The role that called the public function. Internal.';
 revoke all on function fairq._caller() from public;
 
 create or replace function fairq._granted_tenants(p_verb text, p_queue text, p_caller text)
     returns text[]
-    language sql
+    language plpgsql
     stable
     set search_path = pg_catalog, pg_temp
 as $fn$
-    -- one read of access_grants, never one check per job
-    select case
-        when coalesce(bool_or(g.tenant = '*'), false) then array['*']
-        else coalesce(array_agg(distinct g.tenant) filter (where g.tenant is not null), '{}')
-    end
+-- One read of access_grants, never one check per job.
+declare
+    v_tenants text[];
+begin
+    select array_agg(g.tenant) into v_tenants
     from (
         select case when a.tenant = '@own' then fairq.current_tenant_id() else a.tenant end as tenant
         from fairq.access_grants as a
@@ -1441,6 +1516,9 @@ as $fn$
           and a.queue in (p_queue, '*')
           and pg_has_role(p_caller::name, to_regrole(quote_ident(a.role_name))::oid, 'usage')
     ) as g
+    where g.tenant is not null;
+    return case when '*' = any (v_tenants) then '{*}' else coalesce(v_tenants, '{}') end;
+end
 $fn$;
 comment on function fairq._granted_tenants(text, text, text) is 'The tenants of a queue a role may act for: {*} for all. Internal.';
 revoke all on function fairq._granted_tenants(text, text, text) from public;
@@ -1600,8 +1678,14 @@ begin
 end
 $fn$;
 comment on function fairq.set_queue(text, boolean, interval, interval, integer, interval, interval, double precision, integer, interval, interval, boolean) is 'Changes the settings given of a queue, or of all queues without settings of their own (*).';
-revoke all on function fairq.set_queue(text, boolean, interval, interval, integer, interval, interval, double precision, integer, interval, interval, boolean) from public;
-grant execute on function fairq.set_queue(text, boolean, interval, interval, integer, interval, interval, double precision, integer, interval, interval, boolean) to fairq_operator;
+revoke all on function fairq.set_queue(
+    text, boolean, interval, interval, integer, interval, interval, double precision, integer, interval, interval,
+    boolean
+) from public;
+grant execute on function fairq.set_queue(
+    text, boolean, interval, interval, integer, interval, interval, double precision, integer, interval, interval,
+    boolean
+) to fairq_operator;
 
 --
 -- schema/functions/enqueue.sql
@@ -1777,6 +1861,9 @@ create or replace function fairq.enqueue_job(
     language plpgsql
     security definer
     set search_path = pg_catalog, pg_temp
+    -- a plan made while job_keys was empty would read all of it for each key (see claim_jobs())
+    set plan_cache_mode = force_generic_plan
+    set enable_seqscan = off
 as $fn$
 -- none -> queued, scheduled
 --
@@ -1811,8 +1898,12 @@ begin
 end
 $fn$;
 comment on function fairq.enqueue_job(text, text, jsonb, text, timestamptz, interval, integer, integer, text, interval, double precision) is 'Enqueues a job for a tenant (without p_tenant: the session''s own), to run at once, at p_run_at or after p_delay. p_priority 0 goes first within the tenant. p_key makes it idempotent for p_key_ttl: used again, it returns the first job.';
-revoke all on function fairq.enqueue_job(text, text, jsonb, text, timestamptz, interval, integer, integer, text, interval, double precision) from public;
-grant execute on function fairq.enqueue_job(text, text, jsonb, text, timestamptz, interval, integer, integer, text, interval, double precision) to fairq_producer, fairq_tenant;
+revoke all on function fairq.enqueue_job(
+    text, text, jsonb, text, timestamptz, interval, integer, integer, text, interval, double precision
+) from public;
+grant execute on function fairq.enqueue_job(
+    text, text, jsonb, text, timestamptz, interval, integer, integer, text, interval, double precision
+) to fairq_producer, fairq_tenant;
 
 create or replace function fairq._read_jobs(p_jobs jsonb)
     returns fairq.new_job[]
@@ -1927,6 +2018,9 @@ create or replace function fairq.enqueue_jobs(p_jobs jsonb)
     language plpgsql
     security definer
     set search_path = pg_catalog, pg_temp
+    -- see enqueue_job()
+    set plan_cache_mode = force_generic_plan
+    set enable_seqscan = off
 as $fn$
 -- none -> queued, scheduled; many at once
 --
@@ -1971,7 +2065,8 @@ create or replace function fairq._promote_due(
 as $fn$
 -- scheduled -> queued, inside a claim: what is due goes straight into its look.
 --
--- changed_xid stays as it is, so that no later look reads the job again; and a job that no look has read yet waits for one.
+-- changed_xid stays as it is, so that no later look reads the job again; and a job that no look has read yet waits for
+-- one.
 -- Locks:  jobs' rows, skipping those held by others.
 -- Index:  jobs_promote_idx, from the promote floor.
 declare
@@ -2051,7 +2146,18 @@ begin
     end if;
 
     for v_queue in
-        select s.queue from fairq.schedulers as s where p_queue is null or s.queue = p_queue order by s.queue
+        -- from one queue to the next in the index: a queue may hold a million jobs, and there is no list of queues
+        with recursive queue(name) as (
+            select coalesce(p_queue, (
+                select j.queue from fairq.jobs as j where j.state = 'scheduled' order by j.queue limit 1
+            ))
+            union all
+            select (
+                select j.queue from fairq.jobs as j where j.state = 'scheduled' and j.queue > q.name order by j.queue limit 1
+            )
+            from queue as q where q.name is not null and p_queue is null
+        )
+        select q.name from queue as q where q.name is not null
     loop
         with due as materialized (
             select j.ctid as row_id from fairq.jobs as j
@@ -2148,7 +2254,8 @@ as $fn$
 -- Locks:  leases' rows, skipping those held by others, then their jobs' rows.
 -- Index:  leases_expire_idx, from the expire floor.
 declare
-    v_moved fairq.moved := row('{}'::fairq.news[], greatest(p_tick.expire_floor, p_now))::fairq.moved;
+    -- never beyond the clock, which may have been set back: the leases that come now end after it, and only after it
+    v_moved fairq.moved := row('{}'::fairq.news[], p_now)::fairq.moved;
     v_lease fairq.leases;
     v_left  timestamptz;
 begin
@@ -2243,10 +2350,38 @@ grant execute on function fairq.release_expired_jobs(text, integer) to fairq_wor
 --
 -- the scheduler: who goes next
 --
--- One step, inside the claim that needs it, under the queue's lock. _dispatch() is the step; the others are its parts in
--- the order in which it takes them: lock, remember, look, promote and expire (in their own files), apply, pick, lease,
--- charge, write down. The rule is start-time fair queueing (Goyal, Vin, Cheng 1996), one flow for each tenant, tagged when
--- a job is claimed; docs/rooms.md says it in words.
+-- One step, inside the claim that needs it, under the queue's lock. _dispatch() is the step; the others are its parts
+-- in the order in which it takes them: lock, remember, look, promote and expire (in their own files), apply, pick,
+-- lease, charge, write down. The rule is start-time fair queueing (Goyal, Vin, Cheng 1996), one flow for each tenant,
+-- tagged when a job is claimed; docs/rooms.md says it in words.
+
+create or replace function fairq._lock_holders(p_queue text)
+    returns text
+    language sql
+    stable
+    set search_path = pg_catalog, pg_temp
+as $fn$
+    -- Which session holds the queue's lock, for the message of one that could not have it. The row names the transaction
+    -- that locked it; after a wait that is a subtransaction, which no view knows. Then: who has a lock on a row of the table
+    -- and waits for none.
+    select coalesce(
+        (
+            select string_agg(distinct l.pid::text, ', ')
+            from fairq.schedulers as s
+            join pg_locks as l on l.transactionid = s.xmax and l.granted
+            where s.queue = p_queue
+        ),
+        (
+            select string_agg(distinct l.pid::text, ', ')
+            from pg_locks as l
+            where l.relation = 'fairq.schedulers'::regclass and l.mode = 'RowShareLock' and l.pid <> pg_backend_pid()
+              and l.database = (select d.oid from pg_database as d where d.datname = current_database())
+              and not exists (select from pg_locks as w where w.pid = l.pid and not w.granted)
+        )
+    )
+$fn$;
+comment on function fairq._lock_holders(text) is 'Who holds the queue''s lock. Internal.';
+revoke all on function fairq._lock_holders(text) from public;
 
 create or replace function fairq._lock_queue(p_queue text)
     returns void
@@ -2260,32 +2395,30 @@ as $fn$
 declare
     v_timeout text := current_setting('lock_timeout');
 begin
+    -- outside the block below, which is a subtransaction: pg_locks knows a holder by its transaction only
     perform from fairq.schedulers as s where s.queue = p_queue for update skip locked;
     if found then
         return;
     end if;
 
-    if v_timeout = '0' then
-        perform set_config('lock_timeout', '10s', true);
-    end if;
-    insert into fairq.schedulers (queue) values (p_queue) on conflict (queue) do nothing;
-    perform from fairq.schedulers as s where s.queue = p_queue for update;
-    if not found then
-        -- a lock that is not taken and says nothing is the worst of all
-        raise exception 'the lock of queue % could not be taken', p_queue using errcode = '55000';
-    end if;
-    perform set_config('lock_timeout', v_timeout, true);
-exception when lock_not_available then
-    raise exception 'the lock of queue % was not free in time', p_queue
-        using
-            errcode = '55P03',
-            detail = format('Held by process %s.', coalesce((
-                select string_agg(l.pid::text, ', ')
-                from fairq.schedulers as s
-                join pg_locks as l on l.transactionid = s.xmax and l.granted
-                where s.queue = p_queue
-            ), 'unknown')),
-            hint = 'A claim holds it until its transaction ends: claim in a transaction of its own, and try again.';
+    begin
+        if v_timeout = '0' then
+            perform set_config('lock_timeout', '10s', true);
+        end if;
+        insert into fairq.schedulers (queue) values (p_queue) on conflict (queue) do nothing;
+        perform from fairq.schedulers as s where s.queue = p_queue for update;
+        if not found then
+            -- a lock that is not taken and says nothing is the worst of all
+            raise exception 'the lock of queue % could not be taken', p_queue using errcode = '55000';
+        end if;
+        perform set_config('lock_timeout', v_timeout, true);
+    exception when lock_not_available then
+        raise exception 'the lock of queue % was not free in time', p_queue
+            using
+                errcode = '55P03',
+                detail = format('Held by process %s.', coalesce(fairq._lock_holders(p_queue), 'unknown')),
+                hint = 'A claim holds it until its transaction ends: claim in a transaction of its own, and try again.';
+    end;
 end
 $fn$;
 comment on function fairq._lock_queue(text) is 'Takes the queue''s lock. Internal.';
@@ -2337,17 +2470,26 @@ begin
         update fairq.jobs as j set changed_xid = '3' where j.queue = p_queue;
         -- its trigger stamps this transaction
         update fairq.tenants as t set weight = t.weight where t.queue = p_queue;
-        delete from fairq.settlements as s where s.queue = p_queue;
+        -- in one statement: an attempt that ends meanwhile is either counted and settled later, or neither
+        with settled as (
+            delete from fairq.settlements as s where s.queue = p_queue
+        )
         update fairq.flows as f
         set
             stamp   = f.stamp + 1,
             running = (select count(*) from fairq.leases as l where l.queue = f.queue and l.tenant = f.tenant)
         where f.queue = p_queue;
+    else
+        -- restored before they were ever claimed: transactions that are still to come here, though not those of other rows
+        update fairq.jobs as j set changed_xid = '3'
+        where j.queue = p_queue and j.changed_xid <> pg_current_xact_id()
+          and j.changed_xid >= pg_snapshot_xmax(pg_current_snapshot());
     end if;
 
     return row(
         p_queue, coalesce(p_tick.tick_id, 0), p_now, null, null, '1:1:'::pg_snapshot, '1'::xid8,
-        coalesce(p_tick.virtual_time, 0), 0, '-infinity'::timestamptz, '-infinity'::timestamptz, false
+        coalesce(p_tick.virtual_time, 0), row(0, 0, 0, '')::fairq.place, '-infinity'::timestamptz,
+        '-infinity'::timestamptz, false
     )::fairq.ticks;
 end
 $fn$;
@@ -2361,9 +2503,9 @@ create or replace function fairq._look(p_tick fairq.ticks, p_snap pg_snapshot, p
 as $fn$
 -- What was committed since the last tick, each change exactly once: what its snapshot had not seen and p_snap has.
 --
--- A transaction's own changes are in neither list of its own snapshot, so they are left to the next look, which knows the
--- tick's own_xid. Ended attempts are deleted as they are read: that alone makes them read once.
--- Places are lower bounds: the least time and the least id of the jobs of one tenant and priority.
+-- A transaction's own changes are in neither list of its own snapshot, so they are left to the next look, which knows
+-- the tick's own_xid. Ended attempts are deleted as they are read: that alone makes them read once. Places are lower
+-- bounds: the least time and the least id of the jobs of one tenant and priority.
 -- Index:  jobs_look_idx, settlements_look_idx, tenants_look_idx.
 declare
     v_since xid8 := pg_snapshot_xmax(p_tick.seen);
@@ -2421,19 +2563,24 @@ revoke all on function fairq._look(fairq.ticks, pg_snapshot, xid8) from public;
 
 create or replace function fairq._virtual_time(p_tick fairq.ticks)
     returns bigint
-    language sql
+    language plpgsql
     stable
     set search_path = pg_catalog, pg_temp
 as $fn$
-    -- The least vtime of an eligible flow; when there is none, the greatest ever charged. Never below an earlier one:
-    -- a flow that comes back one job behind it (R11) must not let newcomers in at its level.
-    -- Index: flows_pick_idx, both ends.
-    select greatest(
+-- The least vtime of an eligible flow; when there is none, the greatest ever charged. Never below an earlier one:
+-- a flow that comes back one job behind it (R11) must not let newcomers in at its level.
+-- Index:  flows_pick_idx, both ends.
+begin
+    return greatest(
         p_tick.virtual_time,
         coalesce(
             (
                 select f.vtime from fairq.flows as f
-                where f.queue = p_tick.queue and f.eligible and f.vtime >= p_tick.pick_floor
+                where f.queue = p_tick.queue and f.eligible
+                  and (f.vtime, f.charge, f.served, f.tenant) >= (
+                      (p_tick.pick_floor).vtime, (p_tick.pick_floor).charge, (p_tick.pick_floor).served,
+                      (p_tick.pick_floor).tenant
+                  )
                 order by f.vtime, f.charge, f.served, f.tenant
                 limit 1
             ),
@@ -2445,24 +2592,26 @@ as $fn$
             ),
             0
         )
-    )
+    );
+end
 $fn$;
 comment on function fairq._virtual_time(fairq.ticks) is 'The virtual time of a queue. Internal.';
 revoke all on function fairq._virtual_time(fairq.ticks) from public;
 
 create or replace function fairq._apply(p_queue text, p_news fairq.news[], p_virtual_time bigint)
-    returns bigint
+    returns fairq.place
     language plpgsql
     set search_path = pg_catalog, pg_temp
 as $fn$
--- Writes the news into the flows, all of one tenant's in one update; returns the least vtime of a flow that is then eligible.
+-- Writes the news into the flows, all of one tenant's in one update; returns the first place of a flow that is then
+-- eligible.
 --
 -- R2:     a flow that becomes backlogged starts no lower than the virtual time. Its debt is kept.
 -- R11:    one that was held up (cap, pause) and no longer is starts at most one job below it.
 -- Locks:  the queue's lock is held.
 -- Index:  flows_key_idx, newest version first; tenants_pkey.
 declare
-    v_least bigint;
+    v_first fairq.place;
 begin
     with merged as (
         select
@@ -2531,17 +2680,20 @@ begin
             stamp       = f.stamp + 1
         from known as k
         where f.ctid = k.row_id
-        returning f.vtime, f.eligible
+        returning f.vtime, f.charge, f.served, f.tenant, f.eligible
     ), opened as (
         insert into fairq.flows (queue, tenant, weight, max_running, paused, vtime, head_at, head_id)
         select p_queue, k.tenant, k.weight, k.max_running, k.paused, p_virtual_time, k.head_at, k.head_id
         from known as k
         where k.row_id is null and k.arrived
-        returning vtime, eligible
+        returning vtime, charge, served, tenant, eligible
     )
-    select min(u.vtime) filter (where u.eligible) into v_least
-    from (select p.* from put as p union all select o.* from opened as o) as u;
-    return v_least;
+    select u.vtime, u.charge, u.served, u.tenant into v_first
+    from (select p.* from put as p union all select o.* from opened as o) as u
+    where u.eligible
+    order by u.vtime, u.charge, u.served, u.tenant
+    limit 1;
+    return v_first;
 end
 $fn$;
 comment on function fairq._apply(text, fairq.news[], bigint) is 'Writes the news of a look into the flows. Internal.';
@@ -2557,9 +2709,10 @@ as $fn$
 -- The next jobs in order, as many as are wanted or as one pass can be sure of; and the flows found empty on the way.
 -- Null when no flow is eligible. Nothing is written or locked.
 --
--- Fair:   start tags. A flow's nth job has the tag vtime + (n - 1) * charge; the least tags go first, ties by charge, by
---         how often the flow has been picked in this pass, by who was served longest ago, by name. Of each flow only the
+-- Fair:   start tags. A flow's nth job has the tag vtime + (n - 1) * charge; the least tags go first, ties by charge,
+--         by how often the flow has been picked in this pass, by who was served longest ago, by name. Of each flow only the
 --         first few jobs are read; one that has more bounds the pass: nothing at or above its next tag may be chosen yet.
+--         Some flows read may turn out empty, so the flows not read bound it too.
 -- Index:  flows_pick_idx from the floor, or flows_key_idx for the tenants named; jobs_claim_idx from each flow's heads.
 declare
     v_picks fairq.pick[];
@@ -2569,7 +2722,11 @@ begin
             select f.ctid as row_id, f.tenant, f.vtime, f.charge, f.served, f.head_at, f.head_id,
                    least(coalesce(f.max_running - f.running, p_want), p_want) as room
             from fairq.flows as f
-            where p_tenants = '{*}' and f.queue = p_tick.queue and f.eligible and f.vtime >= p_tick.pick_floor
+            where p_tenants = '{*}' and f.queue = p_tick.queue and f.eligible
+              and (f.vtime, f.charge, f.served, f.tenant) >= (
+                  (p_tick.pick_floor).vtime, (p_tick.pick_floor).charge, (p_tick.pick_floor).served,
+                  (p_tick.pick_floor).tenant
+              )
             order by f.vtime, f.charge, f.served, f.tenant
             limit p_want
         )
@@ -2589,16 +2746,23 @@ begin
             order by f.vtime, f.charge, f.served, f.tenant
             limit p_want
         )
-    ), depth as materialized (
-        -- deep enough that one pass is mostly enough, shallow enough not to read n jobs of each of n flows
-        select case when count(*) <= 1 then p_want else least(p_want, 4 + 2 * p_want / count(*)) end::integer as jobs
-        from flow
+    ), deep as materialized (
+        -- Deep enough that one pass is mostly enough, shallow enough not to read n jobs of each of n flows; and where there
+        -- are as many flows as jobs are wanted, each has one before any has one beyond the start tag of the last.
+        select
+            f.*, least(
+                f.room,
+                case when u.flows <= 1 then p_want else 4 + 2 * p_want / u.flows end,
+                case when u.flows = p_want then (u.last - f.vtime) / f.charge + 1 end
+            )::integer as depth
+        from flow as f
+        cross join (select count(*) as flows, max(x.vtime) as last from flow as x) as u
     ), head as materialized (
         select
-            f.row_id as flow_row, f.tenant, f.charge, f.served, f.room,
+            f.row_id as flow_row, f.tenant, f.charge, f.served, f.room, f.depth,
             h.job_row, h.job_id, h.priority, h.run_at, h.nth, f.vtime + (h.nth - 1) * f.charge as tag,
             h.next_priority, h.next_run_at, h.next_job_id
-        from flow as f
+        from deep as f
         left join lateral (
             select
                 q.*, row_number() over ()::integer as nth, lead(q.priority) over () as next_priority,
@@ -2619,22 +2783,28 @@ begin
                       -- a probe for each job, never a join the planner may turn round
                       and not exists (select from fairq.leases as l where l.job_id = jj.job_id offset 0)
                     order by jj.run_at, jj.job_id
-                    limit least(f.room, (select d.jobs from depth as d)) + 1
+                    limit f.depth + 1
                 ) as j
                 where c.job_id is not null
-                limit least(f.room, (select d.jobs from depth as d)) + 1
+                limit f.depth + 1
             ) as q
         ) as h on true
     ), chosen as (
         select h.*
         from head as h
-        where h.nth <= least(h.room, (select d.jobs from depth as d))
+        where h.nth <= h.depth
           and h.tag < coalesce(
               (
                   select min(x.tag + x.charge) from head as x
-                  where x.nth = (select d.jobs from depth as d) and x.nth < x.room and x.next_job_id is not null
+                  where x.nth = x.depth and x.nth < x.room and x.next_job_id is not null
               ),
               9223372036854775807
+          )
+          -- flows that were not read wait behind the last one that was: its first job may go, and what goes before it
+          and (
+              h.nth = 1
+              or (select count(*) from flow) < p_want
+              or (h.tag, h.charge) < (select x.vtime, x.charge from flow as x order by x.vtime desc, x.charge desc limit 1)
           )
         order by h.tag, h.charge, h.nth, h.served, h.tenant
         limit p_want
@@ -2660,7 +2830,8 @@ comment on function fairq._pick(fairq.ticks, pg_snapshot, xid8, integer, text[],
 revoke all on function fairq._pick(fairq.ticks, pg_snapshot, xid8, integer, text[], bigint[]) from public;
 
 create or replace function fairq._lease(
-    p_queue text, p_picks fairq.pick[], p_dispatch bigint, p_owner text, p_caller text, p_now timestamptz, p_lease interval
+    p_queue text, p_picks fairq.pick[], p_dispatch bigint, p_owner text, p_caller text, p_now timestamptz,
+    p_lease interval
 )
     returns setof fairq.claimed_job
     language plpgsql
@@ -2677,7 +2848,10 @@ begin
             j.created_at, gen_random_uuid() as lease_token
         from unnest(p_picks) as p
         cross join lateral (
-            select jj.* from fairq.jobs as jj where jj.ctid = p.job_row for key share skip locked
+            -- its state once more: a lock follows the row to a version that the pick has not seen
+            select jj.* from fairq.jobs as jj
+            where jj.ctid = p.job_row and jj.state = 'queued'
+            for key share skip locked
         ) as j
         where p.turn is not null
     ), complete as materialized (
@@ -2725,7 +2899,8 @@ create or replace function fairq._charge(p_picks fairq.pick[], p_dispatch bigint
     language plpgsql
     set search_path = pg_catalog, pg_temp
 as $fn$
--- Moves each picked flow past its jobs: charged, counted, its heads at the next one. A flow found empty only loses its heads.
+-- Moves each picked flow past its jobs: charged, counted, its heads at the next one. A flow found empty only loses its
+-- heads.
 --
 -- Locks:  the queue's lock is held.
 begin
@@ -2767,13 +2942,19 @@ create or replace function fairq._write_tick(p_tick fairq.ticks)
 as $fn$
 -- The memory for the next look: a new row, and the last one removed.
 declare
-    v_floor bigint;
+    v_floor fairq.place;
 begin
-    select f.vtime into v_floor from fairq.flows as f
-    where f.queue = p_tick.queue and f.eligible and f.vtime >= p_tick.pick_floor
+    select f.vtime, f.charge, f.served, f.tenant into v_floor from fairq.flows as f
+    where f.queue = p_tick.queue and f.eligible
+      and (f.vtime, f.charge, f.served, f.tenant) >= (
+          (p_tick.pick_floor).vtime, (p_tick.pick_floor).charge, (p_tick.pick_floor).served,
+          (p_tick.pick_floor).tenant
+      )
     order by f.vtime, f.charge, f.served, f.tenant
     limit 1;
-    p_tick.pick_floor := coalesce(v_floor, p_tick.pick_floor);
+    if found then
+        p_tick.pick_floor := v_floor;
+    end if;
 
     delete from fairq.ticks as t where t.queue = p_tick.queue and t.tick_id = p_tick.tick_id;
     p_tick.tick_id := p_tick.tick_id + 1;
@@ -2814,7 +2995,7 @@ begin
         p_tick.virtual_time := fairq._virtual_time(p_tick);
         p_tick.pick_floor := least(p_tick.pick_floor, fairq._apply(p_tick.queue, v_news, p_tick.virtual_time));
     end if;
-    if cardinality(v_news) > 0 or p_tick.ticked_at < p_now - interval '1 second' then
+    if cardinality(v_news) > 0 or p_tick.ticked_at not between p_now - interval '1 second' and p_now then
         p_tick.ticked_at := p_now;
     end if;
     p_tick.seen := p_snap;
@@ -2826,11 +3007,12 @@ comment on function fairq._catch_up(fairq.ticks, pg_snapshot, xid8, timestamptz,
 revoke all on function fairq._catch_up(fairq.ticks, pg_snapshot, xid8, timestamptz, integer) from public;
 
 create or replace function fairq._reopen(p_tick fairq.ticks, p_job_ids bigint[])
-    returns bigint
+    returns fairq.place
     language plpgsql
     set search_path = pg_catalog, pg_temp
 as $fn$
--- A head must not move past a job that was skipped because somebody held it: if they let it go, nothing will tell of it.
+-- A head must not move past a job that was skipped because somebody held it: if they let it go, nothing will tell of
+-- it.
 begin
     return fairq._apply(
         p_tick.queue,
@@ -2838,10 +3020,12 @@ begin
             select row(j.tenant, 'queued', j.priority, j.run_at, j.job_id, 0)::fairq.news
             from unnest(p_job_ids) as s(job_id)
             cross join lateral (
-                select jj.tenant, jj.priority, jj.run_at, jj.job_id from fairq.jobs as jj
-                where jj.job_id = s.job_id and jj.state = 'queued'
+                -- its state is looked at outside: in here it would make jobs_claim_idx a candidate
+                select jj.tenant, jj.priority, jj.run_at, jj.job_id, jj.state from fairq.jobs as jj
+                where jj.job_id = s.job_id
                 offset 0
             ) as j
+            where j.state = 'queued'
         ),
         p_tick.virtual_time
     );
@@ -2926,7 +3110,8 @@ create or replace function fairq._limit_idle_transaction()
     language plpgsql
     set search_path = pg_catalog, pg_temp
 as $fn$
--- A session that forgets its transaction after a claim would stop the queue: at most 10 s of idleness, for this transaction.
+-- A session that forgets its transaction after a claim would stop the queue: at most 10 s of idleness, for this
+-- transaction.
 declare
     v_limit interval := current_setting('idle_in_transaction_session_timeout')::interval;
 begin
@@ -2951,8 +3136,8 @@ create or replace function fairq.claim_jobs(
     security definer
     set search_path = pg_catalog, pg_temp
     -- Tables here are empty one moment and huge the next, and are never analyzed in between: each statement has one
-    -- index that serves it, and the planner is not to think of anything else (measured: a join turned round costs 42,000
-    -- buffers). The settings hold for every step called from here.
+    -- index that serves it, and the planner is not to think of anything else (measured: a join turned round costs
+    -- 42,000 buffers). The settings hold for every step called from here.
     set plan_cache_mode = force_generic_plan
     set enable_seqscan = off
     set enable_bitmapscan = off
@@ -3123,35 +3308,43 @@ grant execute on function fairq.renew_job_leases(bigint[], uuid[], interval) to 
 --
 
 create or replace function fairq._complete(p_job_ids bigint[], p_tokens uuid[], p_results jsonb[])
-    returns bigint[]
+    returns integer[]
     language plpgsql
     set search_path = pg_catalog, pg_temp
 as $fn$
--- running -> succeeded: returns the jobs that succeeded by it.
+-- running -> succeeded: returns the places in the arrays of those that succeeded by it.
 --
 -- Each lease is locked first, by job id, and the clock read after that: a lease judged by a clock read before the wait
--- would live too long. No shared row is written: the scheduler learns of it from the settlements.
+-- would live too long. That is a statement of its own: when it had to wait for a renewal, the lease's new version is one
+-- that only the next statement sees. No shared row is written: the scheduler learns of it from the settlements.
 -- Locks:  the leases' rows, then the jobs'.
 -- Index:  leases_pkey and jobs_pkey, a probe for each job.
 declare
-    v_done bigint[];
+    v_caller text := fairq._caller();
+    v_rows   tid[];
+    v_times  timestamptz[];
+    v_at     integer[];
+    v_done   integer[];
 begin
     with held as materialized (
-        select l.row_id, u.result, clock_timestamp() as now_held
+        select l.row_id, u.at, clock_timestamp() as now_held
         from (
-            select t.job_id, t.token, t.result from unnest(p_job_ids, p_tokens, p_results) as t(job_id, token, result)
-            order by t.job_id
+            select t.job_id, t.token, t.at from unnest(p_job_ids, p_tokens) with ordinality as t(job_id, token, at)
+            order by t.job_id, t.at
         ) as u
         cross join lateral (
             select ll.ctid as row_id from fairq.leases as ll
             where ll.job_id = u.job_id and ll.lease_token = u.token
             for update
         ) as l
-    ), ended as (
+    )
+    select array_agg(h.row_id), array_agg(h.at), array_agg(h.now_held) into v_rows, v_at, v_times from held as h;
+
+    with ended as (
         delete from fairq.leases as l
-        using held as h
-        where l.ctid = h.row_id and l.lease_expires_at > h.now_held and l.caller = fairq._caller()
-        returning l.*, h.result, h.now_held
+        using unnest(v_rows, v_at, v_times) as h(row_id, at, now_held)
+        where l.ctid = h.row_id and l.lease_expires_at > h.now_held and l.caller = v_caller
+        returning l.*, h.at, h.now_held
     ), settled as (
         insert into fairq.settlements (queue, tenant, attempts)
         select e.queue, e.tenant, count(*) from ended as e group by e.queue, e.tenant
@@ -3166,7 +3359,7 @@ begin
         using found as f
         where j.ctid = f.row_id
         returning
-            j.*, f.attempt, f.started_at, f.lease_owner, f.lease_token, f.result, f.now_held
+            j.*, f.attempt, f.started_at, f.lease_owner, f.lease_token, f.at, f.now_held
     ), kept as (
         insert into fairq.finished_jobs (
             job_id, queue, tenant, task, payload, priority, state, attempts, max_attempts, run_at, cost, operation_key,
@@ -3175,11 +3368,10 @@ begin
         select
             g.job_id, g.queue, g.tenant, g.task, g.payload, g.priority, 'succeeded', g.attempt, g.max_attempts, g.run_at,
             g.cost, g.operation_key, g.last_error, g.created_at, g.started_at, g.now_held, g.lease_owner,
-            sha256(uuid_send(g.lease_token)), g.result
+            sha256(uuid_send(g.lease_token)), p_results[g.at]
         from gone as g
-        returning job_id
     )
-    select array_agg(k.job_id) into v_done from kept as k;
+    select array_agg(g.at) into v_done from gone as g;
     return coalesce(v_done, '{}');
 end
 $fn$;
@@ -3188,15 +3380,17 @@ revoke all on function fairq._complete(bigint[], uuid[], jsonb[]) from public;
 
 create or replace function fairq._completed_before(p_job_id bigint, p_token uuid)
     returns boolean
-    language sql
+    language plpgsql
     stable
     set search_path = pg_catalog, pg_temp
 as $fn$
-    -- a reply that was lost, and a worker that asks again
-    select exists (
+-- A reply that was lost, and a worker that asks again.
+begin
+    return exists (
         select from fairq.finished_jobs as f
         where f.job_id = p_job_id and f.state = 'succeeded' and f.token_hash = fairq._token_hash(p_token)
-    )
+    );
+end
 $fn$;
 comment on function fairq._completed_before(bigint, uuid) is 'Whether this token completed this job. Internal.';
 revoke all on function fairq._completed_before(bigint, uuid) from public;
@@ -3269,7 +3463,7 @@ as $fn$
 -- Raises: 22023 for arrays out of range; an oversized result is the outcome too_large of its job alone.
 declare
     v_large bigint[] := '{}';
-    v_done  bigint[];
+    v_done  integer[];
 begin
     perform fairq._check_batch(p_job_ids, p_tokens);
     if p_results is not null then
@@ -3281,31 +3475,24 @@ begin
             where fairq._is_oversized(u.job_id, u.result)
         );
     end if;
-    if v_large = '{}' then
-        v_done := fairq._complete(p_job_ids, p_tokens, p_results);
-    else
-        v_done := (
-            select fairq._complete(array_agg(u.job_id), array_agg(u.token), array_agg(u.result))
-            from unnest(p_job_ids, p_tokens, p_results) as u(job_id, token, result)
-            where u.job_id <> all (v_large)
+    if v_large <> '{}' then
+        -- no lease has no token
+        p_tokens := array(
+            select case when u.job_id <> all (v_large) then u.token end
+            from unnest(p_job_ids, p_tokens) with ordinality as u(job_id, token)
+            order by u.ordinality
         );
     end if;
+    v_done := fairq._complete(p_job_ids, p_tokens, p_results);
 
     return query
     select u.job_id, case
+        when u.ordinality = any (v_done) then 'succeeded'
         when u.job_id = any (v_large) then 'too_large'
-        -- a job named twice may come with a token that is not its own
-        when u.job_id = any (v_done) and u.nth = 1 and (u.times = 1 or fairq._completed_before(u.job_id, u.token))
-            then 'succeeded'
         when fairq._completed_before(u.job_id, u.token) then 'already_succeeded'
         else 'lost'
     end
-    from (
-        select
-            t.job_id, t.token, t.ordinality, count(*) over (partition by t.job_id) as times,
-            row_number() over (partition by t.job_id, t.token order by t.ordinality) as nth
-        from unnest(p_job_ids, p_tokens) with ordinality as t(job_id, token)
-    ) as u
+    from unnest(p_job_ids, p_tokens) with ordinality as u(job_id, token)
     order by u.ordinality;
 end
 $fn$;
@@ -3323,18 +3510,20 @@ grant execute on function fairq.complete_jobs(bigint[], uuid[], jsonb[]) to fair
 
 create or replace function fairq._retry_delay(p_settings fairq.queues, p_attempt integer, p_random double precision)
     returns interval
-    language sql
+    language plpgsql
     immutable
     set search_path = pg_catalog, pg_temp
 as $fn$
-    -- base, doubled with each attempt, capped; a share of it drawn at random (p_random, 0 to 1). Clamped as a number
-    -- before it becomes an interval: 2^1000 seconds is not one.
-    select make_interval(secs =>
+-- Base, doubled with each attempt, capped; a share of it drawn at random (p_random, 0 to 1). Clamped as a number before
+-- it becomes an interval: 2^1000 seconds is not one.
+begin
+    return make_interval(secs =>
         least(
             extract(epoch from p_settings.backoff_cap)::double precision,
             extract(epoch from p_settings.backoff_base)::double precision * power(2, least(p_attempt - 1, 62))
         ) * (1 - p_settings.backoff_jitter * p_random)
-    )
+    );
+end
 $fn$;
 comment on function fairq._retry_delay(fairq.queues, integer, double precision) is 'The wait after a failed attempt. Internal.';
 revoke all on function fairq._retry_delay(fairq.queues, integer, double precision) from public;

@@ -79,6 +79,44 @@ as $fn$
 $fn$;
 comment on function fairq_test.as_role is 'From now on the session acts as that role; ''none'' is the superuser again.';
 
+create function fairq_test.forget_everything()
+    returns void
+    language plpgsql
+as $fn$
+begin
+    delete from fairq.leases;
+    delete from fairq.jobs;
+    delete from fairq.finished_jobs;
+    delete from fairq.job_log;
+    delete from fairq.job_keys;
+    delete from fairq.settlements;
+    delete from fairq.flows;
+    delete from fairq.ticks;
+    delete from fairq.schedulers;
+end
+$fn$;
+comment on function fairq_test.forget_everything is 'An empty queue again, for the next permutation of a race spec.';
+
+create function fairq_test.lease_is_over()
+    returns void
+    language sql
+as $fn$
+    -- not before now: the scheduler may already have looked for leases that ended earlier
+    update fairq.leases set lease_expires_at = clock_timestamp()
+$fn$;
+comment on function fairq_test.lease_is_over is 'Time has passed, and every lease is over.';
+
+create view fairq_test.jobs as
+select
+    j.tenant,
+    j.state,
+    j.attempts,
+    count(*) as jobs
+from fairq.all_jobs as j
+group by j.tenant, j.state, j.attempts
+order by j.tenant, j.state, j.attempts;
+comment on view fairq_test.jobs is 'What a race spec may print of jobs: nothing that changes from run to run.';
+
 create function fairq_test.given_lease_over(p_job_id bigint)
     returns void
     language sql

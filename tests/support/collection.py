@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import traceback
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -40,6 +41,8 @@ class DatabaseItem(FixtureItem):
         super().__init__(**rest)
         self.pg = pg
         self.add_marker("short")
+        # pytest-pgtap makes its subtests without pytest's blessing.
+        self.add_marker(pytest.mark.filterwarnings("ignore:A private pytest class:pytest.PytestDeprecationWarning"))
 
     def runtest(self) -> None:
         """Clone a database and run there."""
@@ -52,8 +55,12 @@ class DatabaseItem(FixtureItem):
         raise NotImplementedError
 
     def repr_failure(self, excinfo: pytest.ExceptionInfo[BaseException], style: Any = None) -> Any:
-        """A difference is told without a Python traceback."""
-        return str(excinfo.value) if excinfo.errisinstance(AssertionError) else super().repr_failure(excinfo, style)
+        """A difference is told without a Python traceback, and any other error without pytest's own calls."""
+        if excinfo.errisinstance(AssertionError):
+            return str(excinfo.value)
+        if excinfo.errisinstance(pytest.fail.Exception):
+            return super().repr_failure(excinfo, style)
+        return "".join(traceback.format_exception(excinfo.type, excinfo.value, excinfo.tb, limit=-4))
 
     def reportinfo(self) -> tuple[Path, int, str]:
         """The file is the test."""

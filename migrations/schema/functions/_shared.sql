@@ -120,10 +120,8 @@ as $fn$
 declare
     v_settings fairq.queues;
 begin
-    select q.* into v_settings from fairq.queues as q where q.queue = p_queue;
-    if not found then
-        select q.* into v_settings from fairq.queues as q where q.queue = '*';
-    end if;
+    select q.* into v_settings from fairq.queues as q
+    where q.queue in (p_queue, '*') order by q.queue = '*' limit 1;
     return v_settings;
 end
 $fn$;
@@ -132,11 +130,13 @@ revoke all on function fairq._queue_settings(text) from public;
 
 create or replace function fairq._token_hash(p_token uuid)
     returns bytea
-    language sql
+    language plpgsql
     immutable
     set search_path = pg_catalog, pg_temp
 as $fn$
-    select sha256(uuid_send(p_token))
+begin
+    return sha256(uuid_send(p_token));
+end
 $fn$;
 comment on function fairq._token_hash(uuid) is 'How the last token of an ended job is remembered. Internal.';
 revoke all on function fairq._token_hash(uuid) from public;
@@ -145,15 +145,17 @@ create or replace function fairq._log(
     p_lease fairq.leases, p_event text, p_now timestamptz, p_details jsonb default '{}'
 )
     returns void
-    language sql
+    language plpgsql
     set search_path = pg_catalog, pg_temp
 as $fn$
-    -- an attempt ended otherwise than well
+-- An attempt ended otherwise than well.
+begin
     insert into fairq.job_log (job_id, queue, tenant, event_type, attempt, actor, started_at, details, created_at)
     values (
         (p_lease).job_id, (p_lease).queue, (p_lease).tenant, p_event, (p_lease).attempt, (p_lease).lease_owner,
         (p_lease).started_at, p_details, p_now
-    )
+    );
+end
 $fn$;
 comment on function fairq._log(fairq.leases, text, timestamptz, jsonb) is 'Writes the end of an attempt to job_log. Internal.';
 revoke all on function fairq._log(fairq.leases, text, timestamptz, jsonb) from public;

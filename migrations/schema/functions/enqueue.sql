@@ -168,6 +168,9 @@ create or replace function fairq.enqueue_job(
     language plpgsql
     security definer
     set search_path = pg_catalog, pg_temp
+    -- a plan made while job_keys was empty would read all of it for each key (see claim_jobs())
+    set plan_cache_mode = force_generic_plan
+    set enable_seqscan = off
 as $fn$
 -- none -> queued, scheduled
 --
@@ -202,8 +205,12 @@ begin
 end
 $fn$;
 comment on function fairq.enqueue_job(text, text, jsonb, text, timestamptz, interval, integer, integer, text, interval, double precision) is 'Enqueues a job for a tenant (without p_tenant: the session''s own), to run at once, at p_run_at or after p_delay. p_priority 0 goes first within the tenant. p_key makes it idempotent for p_key_ttl: used again, it returns the first job.';
-revoke all on function fairq.enqueue_job(text, text, jsonb, text, timestamptz, interval, integer, integer, text, interval, double precision) from public;
-grant execute on function fairq.enqueue_job(text, text, jsonb, text, timestamptz, interval, integer, integer, text, interval, double precision) to fairq_producer, fairq_tenant;
+revoke all on function fairq.enqueue_job(
+    text, text, jsonb, text, timestamptz, interval, integer, integer, text, interval, double precision
+) from public;
+grant execute on function fairq.enqueue_job(
+    text, text, jsonb, text, timestamptz, interval, integer, integer, text, interval, double precision
+) to fairq_producer, fairq_tenant;
 
 create or replace function fairq._read_jobs(p_jobs jsonb)
     returns fairq.new_job[]
@@ -318,6 +325,9 @@ create or replace function fairq.enqueue_jobs(p_jobs jsonb)
     language plpgsql
     security definer
     set search_path = pg_catalog, pg_temp
+    -- see enqueue_job()
+    set plan_cache_mode = force_generic_plan
+    set enable_seqscan = off
 as $fn$
 -- none -> queued, scheduled; many at once
 --

@@ -4,18 +4,20 @@
 
 create or replace function fairq._retry_delay(p_settings fairq.queues, p_attempt integer, p_random double precision)
     returns interval
-    language sql
+    language plpgsql
     immutable
     set search_path = pg_catalog, pg_temp
 as $fn$
-    -- base, doubled with each attempt, capped; a share of it drawn at random (p_random, 0 to 1). Clamped as a number
-    -- before it becomes an interval: 2^1000 seconds is not one.
-    select make_interval(secs =>
+-- Base, doubled with each attempt, capped; a share of it drawn at random (p_random, 0 to 1). Clamped as a number before
+-- it becomes an interval: 2^1000 seconds is not one.
+begin
+    return make_interval(secs =>
         least(
             extract(epoch from p_settings.backoff_cap)::double precision,
             extract(epoch from p_settings.backoff_base)::double precision * power(2, least(p_attempt - 1, 62))
         ) * (1 - p_settings.backoff_jitter * p_random)
-    )
+    );
+end
 $fn$;
 comment on function fairq._retry_delay(fairq.queues, integer, double precision) is 'The wait after a failed attempt. Internal.';
 revoke all on function fairq._retry_delay(fairq.queues, integer, double precision) from public;
