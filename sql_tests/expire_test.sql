@@ -1,5 +1,5 @@
 -- expire: running, its lease over -> queued, dead or cancelled.
-select plan(37);
+select plan(39);
 
 select fairq_test.given_jobs('a', 4, p_max_attempts => 2);
 create temp table held as select row_number() over () as n, c.* from fairq_test.claim(4) as c;
@@ -63,6 +63,12 @@ from many as m where l.job_id = m.job_id;
 select is(fairq.release_expired_jobs('limit', 2), 2, 'no more than the limit are ended');
 select set_eq('select m.n from many as m join fairq.leases using (job_id)', array[1, 2, 3]::bigint[], 'those first that are over the longest');
 select is(fairq.release_expired_jobs(), 3, 'without a queue: everywhere');
+
+select fairq_test.given_jobs('a', 2, q.queue) from (values ('left'), ('right')) as q(queue);
+create temp table sides as select c.* from (values ('left'), ('right')) as q(queue) cross join fairq_test.claim(2, q.queue) as c;
+select fairq_test.given_lease_over(s.job_id) from sides as s;
+select is(fairq.release_expired_jobs(p_limit => 3), 3, 'no more than the limit are ended, in however many queues');
+select is(fairq.release_expired_jobs(p_limit => 3), 1, 'the rest next time');
 
 -- poison: a row that cannot be put back stops nobody
 select fairq_test.given_jobs('a', 3, 'poison', p_task => 'good');

@@ -1,5 +1,5 @@
 -- reschedule: another time or priority for a job that waits.
-select plan(33);
+select plan(38);
 
 create temp table job as select * from fairq.enqueue_job('a', 't');
 create function pg_temp.look() returns table (state text, run_at timestamptz, priority integer) language sql as $fn$
@@ -27,12 +27,24 @@ select fairq.reschedule_job(j.job_id, p_delay => '0') from job as j;
 create temp table held as select row_number() over () as n, c.* from fairq_test.claim(2) as c;
 select results_eq('select h.task from held as h', array['between', 't'], 'jobs are claimed in their new order');
 
+-- the scheduler hears of it, though it has seen the jobs before
+create temp table seen as select row_number() over () as n, j as job_id from fairq_test.given_jobs('a', 3, 'seen', p_priority => 3) as j;
+select fairq_test.claim(1, 'seen', p_tenant => 'nobody');
+select is(fairq.reschedule_job(s.job_id, p_delay => '1 day'), 'scheduled', 'the first one later') from seen as s where s.n = 1;
+select is(fairq.reschedule_job(s.job_id, p_priority => 0), 'queued', 'the last one first') from seen as s where s.n = 3;
+select is(c.job_id, s.job_id, 'which it is') from seen as s cross join fairq_test.claim(1, 'seen') as c where s.n = 3;
+select is(fairq.reschedule_job(s.job_id, p_delay => '0'), 'queued', 'the first one at once after all') from seen as s where s.n = 1;
+select results_eq(
+    'select c.job_id from fairq_test.claim(3, ''seen'') as c', 'select s.job_id from seen as s where s.n in (1, 2) order by s.n desc',
+    'and it is claimed, at its new place'
+);
+
 -- jobs that do not wait
 select is(fairq.reschedule_job(j.job_id, p_priority => 0), 'running', 'a running job cannot be rescheduled') from job as j;
 select fairq.complete_job(h.job_id, h.lease_token) from held as h where h.n = 2;
 select is(fairq.reschedule_job(j.job_id, p_priority => 0), 'finished', 'nor one that has ended') from job as j;
 select is(fairq.reschedule_job(-1, p_priority => 0), 'not_found', 'nor an unknown one');
-select is(count(*), 6::bigint, 'which leaves no trace') from fairq.job_log;
+select is(count(*), 6::bigint, 'which leaves no trace') from fairq.job_log as g where g.queue = 'default';
 select is(fairq.fail_job(h.job_id, h.lease_token, p_retry_delay => '1 day'), 'scheduled', 'a job between two attempts') from held as h where h.n = 1;
 select is(fairq.reschedule_job(h.job_id, p_delay => '0'), 'queued', 'can') from held as h where h.n = 1;
 select is((select attempt from fairq_test.claim()), 2, 'and keeps its attempts');
