@@ -166,16 +166,37 @@ create type fairq.news as (
     state    text,
     priority smallint,
     run_at   timestamptz,
-    job_id   bigint,
-    ended    integer
+    job_id   bigint
 );
-comment on type fairq.news is 'Something a look tells the scheduler of a tenant. state: queued (jobs of one priority at or after the place run_at, job_id), scheduled (jobs due at or after run_at), ended (attempts), wish (its operator''s row changed). Internal.';
+comment on type fairq.news is 'Something a look tells the scheduler of a tenant. state: queued (jobs of one priority at or after the place run_at, job_id), scheduled (jobs due at or after run_at), wish (its operator''s row changed), token (its next one has come). Internal.';
+
+create type fairq.ending as (
+    tenant   text,
+    epoch    bigint,
+    ended    integer,
+    measured integer,
+    elapsed  bigint,
+    extra    bigint,
+    refund   bigint
+);
+comment on type fairq.ending is 'Attempts of a tenant that ended, as in settlements. Internal.';
+
+create type fairq.tenant_news as (
+    tenant    text,
+    arrived   boolean,
+    has_token boolean,
+    head_at   timestamptz[],
+    head_id   bigint[],
+    endings   fairq.ending[]
+);
+comment on type fairq.tenant_news is 'All the news of one tenant. Internal.';
 
 create type fairq.moved as (
-    news  fairq.news[],
-    floor timestamptz
+    news    fairq.news[],
+    endings fairq.ending[],
+    floor   timestamptz
 );
-comment on type fairq.moved is 'What promote or expire did inside a claim: the news of it, and where the next one may start to read. Internal.';
+comment on type fairq.moved is 'What a look, promote or expire found or did inside a claim: the news of it, and where the next one may start to read. Internal.';
 
 create type fairq.place as (
     vtime  bigint,
@@ -196,6 +217,8 @@ create type fairq.pick as (
     nth           integer,
     tag           bigint,
     charge        bigint,
+    price         bigint,
+    epoch         bigint,
     next_priority smallint,
     next_run_at   timestamptz,
     next_job_id   bigint
@@ -300,9 +323,12 @@ create table fairq.leases (
     lease_expires_at    timestamptz not null,
     cancel_requested_at timestamptz,
     dispatch            bigint      not null,
+    prepaid             bigint,
+    epoch               bigint      not null default 0,
     constraint leases_pkey primary key (job_id),
     constraint leases_attempt_positive check (attempt > 0),
-    constraint leases_ends_after_start check (lease_expires_at > started_at)
+    constraint leases_ends_after_start check (lease_expires_at > started_at),
+    constraint leases_prepaid_positive check (prepaid > 0)
 ) with (
     autovacuum_vacuum_scale_factor = 0.02
 );
@@ -320,6 +346,8 @@ comment on column fairq.leases.attempt is 'Which attempt this is, from 1.';
 comment on column fairq.leases.started_at is 'When the attempt was handed out.';
 comment on column fairq.leases.lease_expires_at is 'From this moment the lease is dead for renew, complete and fail alike.';
 comment on column fairq.leases.cancel_requested_at is 'When the cancellation of the running job was asked for; renew tells the worker.';
+comment on column fairq.leases.prepaid is 'Milliseconds of worker time charged for the attempt so far; null where the queue does not charge by time.';
+comment on column fairq.leases.epoch is 'The flow''s lift epoch at the start: a refund of an earlier epoch is void.';
 comment on column fairq.leases.dispatch is 'Number in the order of dispatch, given under the queue''s lock; with gaps.';
 
 -- finished_jobs: never updated
@@ -437,6 +465,10 @@ comment on column fairq.job_keys.expires_at is 'From this moment the key is free
 create table fairq.queues (
     queue            text             collate "C" not null,
     paused           boolean          not null default false,
+    charge           text             not null default 'time',
+    max_running      integer,
+    rate             double precision,
+    burst            integer          not null default 1,
     default_lease    interval         not null default '30 seconds',
     longest_lease    interval         not null default '1 hour',
     max_attempts     integer          not null default 5,
@@ -449,6 +481,9 @@ create table fairq.queues (
     notify           boolean          not null default false,
     constraint queues_pkey primary key (queue),
     constraint queues_name_not_empty check (queue <> ''),
+    constraint queues_charge_known check (charge in ('time', 'jobs', 'cost')),
+    constraint queues_max_running_not_negative check (max_running >= 0),
+    constraint queues_rate_in_range check (rate >= 0.000001 and rate <= 1000000 and burst between 1 and 1000000),
     constraint queues_leases_in_range check (
         default_lease > interval '0' and default_lease <= longest_lease and longest_lease <= interval '7 days'
     ),
@@ -469,6 +504,10 @@ alter table fairq.queues force row level security;
 comment on table fairq.queues is 'Settings of a queue. A queue need not be declared: one without a row has those of the row *.';
 comment on column fairq.queues.queue is 'The queue, or * for all that have no row of their own.';
 comment on column fairq.queues.paused is 'Claims return nothing; everything else goes on.';
+comment on column fairq.queues.charge is 'What a tenant''s share is a share of. time: of worker time, prepaid by an estimate and corrected at the end. jobs: of jobs started. cost: of the cost declared at enqueue.';
+comment on column fairq.queues.max_running is 'At most this many jobs of all tenants run at once; null: no cap.';
+comment on column fairq.queues.rate is 'At most this many jobs of all tenants start in a second, in the long run; null: no limit.';
+comment on column fairq.queues.burst is 'And at most this many at once after a pause.';
 comment on column fairq.queues.default_lease is 'The lease of a claim or renewal that names none.';
 comment on column fairq.queues.longest_lease is 'No claim or renewal may ask for more.';
 comment on column fairq.queues.max_attempts is 'Of a job that names none.';
@@ -486,47 +525,66 @@ create table fairq.tenants (
     weight      double precision not null default 1,
     max_running integer,
     paused      boolean          not null default false,
+    rate        double precision,
+    burst       integer          not null default 1,
     changed_xid xid8             not null default pg_current_xact_id(),
     -- tenant first: the look's scan by (queue, changed_xid) must have no second index to be tempted by
     constraint tenants_pkey primary key (tenant, queue),
     constraint tenants_names_not_empty check (queue <> '' and tenant <> ''),
     constraint tenants_weight_in_range check (weight >= 0.001 and weight <= 1000000),
-    constraint tenants_max_running_not_negative check (max_running >= 0)
+    constraint tenants_max_running_not_negative check (max_running >= 0),
+    constraint tenants_rate_in_range check (rate >= 0.000001 and rate <= 1000000 and burst between 1 and 1000000)
 );
 alter table fairq.tenants enable row level security;
 alter table fairq.tenants force row level security;
 
-comment on table fairq.tenants is 'What the operator wants of a tenant in a queue. A missing row means weight 1, no cap, not paused. The scheduler learns of a change through its look.';
+comment on table fairq.tenants is 'What the operator wants of a tenant in a queue. A tenant without a row has that of the tenant *; without that one: weight 1, no cap, no rate, not paused. The scheduler learns of a change through its look.';
 comment on column fairq.tenants.queue is 'The queue.';
-comment on column fairq.tenants.tenant is 'The tenant.';
+comment on column fairq.tenants.tenant is 'The tenant; * for all that have no row of their own.';
 comment on column fairq.tenants.weight is 'Its share: weight 3 gets three times what weight 1 gets, while both have work. 0.001 to 1,000,000.';
 comment on column fairq.tenants.max_running is 'At most this many of its jobs run at once; null: no cap; 0: none starts.';
 comment on column fairq.tenants.paused is 'Nothing of it is started; what runs goes on.';
+comment on column fairq.tenants.rate is 'At most this many of its jobs start in a second, in the long run (a token bucket); null: no limit.';
+comment on column fairq.tenants.burst is 'The size of the bucket: at most this many start at once after a pause.';
 comment on column fairq.tenants.changed_xid is 'The transaction that last changed the row (set by a trigger): how the scheduler learns of it.';
 
 -- the scheduler's own state: written by nothing else
 
 create table fairq.flows (
-    queue       text             collate "C" not null,
-    tenant      text             collate "C" not null,
-    weight      double precision not null,
-    max_running integer,
-    paused      boolean          not null,
-    vtime       bigint           not null,
-    running     integer          not null default 0,
-    head_at     timestamptz[]    not null,
-    head_id     bigint[]         not null,
-    served      bigint           not null default 0,
-    stamp       bigint           not null default 0,
-    charge      bigint           not null generated always as (greatest(1, round(1000 * 2520 / weight))::bigint) stored,
-    has_work    boolean          not null generated always as (
+    queue        text             collate "C" not null,
+    tenant       text             collate "C" not null,
+    weight       double precision not null,
+    max_running  integer,
+    paused       boolean          not null,
+    rate         double precision,
+    burst        integer          not null default 1,
+    tokens       double precision,
+    tokens_at    timestamptz,
+    token_due_at timestamptz,
+    limited      boolean          not null default false,
+    vtime        bigint           not null,
+    epoch        bigint           not null default 0,
+    estimate     double precision not null default 1000,
+    price        bigint           not null default 1000,
+    running      integer          not null default 0,
+    head_at      timestamptz[]    not null,
+    head_id      bigint[]         not null,
+    served       bigint           not null default 0,
+    stamp        bigint           not null default 0,
+    minute       bigint           not null default 0,
+    started      integer[]        not null default '{0,0}',
+    spent        bigint[]         not null default '{0,0}',
+    charge       bigint           not null generated always as (greatest(1, round(price * 2520 / weight))::bigint) stored,
+    has_work     boolean          not null generated always as (
         coalesce(head_id[1], head_id[2], head_id[3], head_id[4]) is not null
     ) stored,
-    eligible    boolean          not null generated always as (
+    eligible     boolean          not null generated always as (
         coalesce(head_id[1], head_id[2], head_id[3], head_id[4]) is not null
-        and not paused and (max_running is null or running < max_running)
+        and not paused and not limited and (max_running is null or running < max_running)
     ) stored,
     constraint flows_running_not_negative check (running >= 0),
+    constraint flows_limited_until_due check (not limited or (rate is not null and token_due_at is not null)),
+    constraint flows_two_minutes check (cardinality(started) = 2 and cardinality(spent) = 2),
     constraint flows_four_heads check (cardinality(head_at) = 4 and cardinality(head_id) = 4)
 ) with (
     -- rows are narrow and updated all the time: room on the page, and vacuum early
@@ -541,13 +599,25 @@ comment on column fairq.flows.tenant is 'The tenant.';
 comment on column fairq.flows.weight is 'Copied from tenants by the look.';
 comment on column fairq.flows.max_running is 'Copied from tenants by the look.';
 comment on column fairq.flows.paused is 'Copied from tenants by the look.';
+comment on column fairq.flows.rate is 'Copied from tenants by the look.';
+comment on column fairq.flows.burst is 'Copied from tenants by the look.';
+comment on column fairq.flows.tokens is 'Tokens in its bucket at tokens_at; null without a rate.';
+comment on column fairq.flows.tokens_at is 'When its tokens were counted.';
+comment on column fairq.flows.token_due_at is 'When the next token comes, while it has none.';
+comment on column fairq.flows.limited is 'Out of tokens: not picked before token_due_at.';
 comment on column fairq.flows.vtime is 'Virtual time: the start tag of its next job. The least goes first.';
+comment on column fairq.flows.epoch is 'Rises when the vtime is lifted: what was prepaid before is no longer paid back.';
+comment on column fairq.flows.estimate is 'Milliseconds its attempts take: moving average of weight 1/8, the queue''s mean at first.';
+comment on column fairq.flows.price is 'What one job costs it before its weight: the estimate where the queue charges by time, else 1,000.';
 comment on column fairq.flows.running is 'Its leases, as far as the scheduler has looked.';
 comment on column fairq.flows.head_at is 'For each priority, from 0: no queued job of it runs before this place. Null: none is known.';
 comment on column fairq.flows.head_id is 'The job id of that place.';
 comment on column fairq.flows.served is 'Dispatch number of its last job; breaks ties for the one served longest ago.';
 comment on column fairq.flows.stamp is 'Rises with each version of the row, so that the newest is found first however many dead ones a held snapshot keeps.';
-comment on column fairq.flows.charge is 'What one job adds to vtime: 1,000 a job, times 2,520 (the least common multiple of 1 to 10, so that small weights divide evenly), over the weight.';
+comment on column fairq.flows.minute is 'The minute the two counters were last moved on to.';
+comment on column fairq.flows.started is 'Jobs started in that minute and in the one before.';
+comment on column fairq.flows.spent is 'What they cost, in the same two minutes, before the weight.';
+comment on column fairq.flows.charge is 'What one job adds to vtime: its price, times 2,520 (the least common multiple of 1 to 10, so that small weights divide evenly), over the weight.';
 comment on column fairq.flows.has_work is 'Backlogged, as far as the scheduler has looked.';
 comment on column fairq.flows.eligible is 'In the pick order: backlogged, not paused, below its cap.';
 
@@ -573,7 +643,16 @@ create table fairq.ticks (
     pick_floor        fairq.place not null,
     promote_floor     timestamptz not null,
     expire_floor      timestamptz not null,
+    token_floor       timestamptz not null,
     found_empty       boolean     not null,
+    charge            text        not null,
+    running           bigint      not null,
+    backlogged        bigint      not null,
+    milliweight       bigint      not null,
+    activations       bigint      not null,
+    mean              double precision,
+    tokens            double precision,
+    tokens_at         timestamptz,
     constraint ticks_pkey primary key (queue, tick_id)
 ) with (
     autovacuum_vacuum_scale_factor = 0.02
@@ -593,25 +672,46 @@ comment on column fairq.ticks.virtual_time is 'Virtual time of the queue at the 
 comment on column fairq.ticks.pick_floor is 'No eligible flow has a lower place in the pick order.';
 comment on column fairq.ticks.promote_floor is 'No scheduled job that the look has seen is due before.';
 comment on column fairq.ticks.expire_floor is 'No lease expires before.';
+comment on column fairq.ticks.token_floor is 'No limited flow gets its next token before.';
+comment on column fairq.ticks.charge is 'How the queue charged.';
+comment on column fairq.ticks.running is 'Its leases, as far as the scheduler has looked.';
+comment on column fairq.ticks.backlogged is 'Its backlogged flows.';
+comment on column fairq.ticks.milliweight is 'The sum of their weights, in thousandths.';
+comment on column fairq.ticks.activations is 'Flows that became backlogged, ever: spreads those that enter together.';
+comment on column fairq.ticks.mean is 'Milliseconds attempts of the queue take: moving average of weight 1/8; null before the first.';
+comment on column fairq.ticks.tokens is 'Tokens in the queue''s own bucket at tokens_at; null without a rate.';
+comment on column fairq.ticks.tokens_at is 'When they were counted.';
 comment on column fairq.ticks.found_empty is 'The claim found less than it asked for: the next enqueue may wake listeners.';
 
 create table fairq.settlements (
     queue     text    collate "C" not null,
     tenant    text    collate "C" not null,
     ended_xid xid8    not null default pg_current_xact_id(),
-    attempts  integer not null,
-    constraint settlements_attempts_positive check (attempts > 0)
+    epoch     bigint  not null,
+    ended     integer not null,
+    measured  integer not null default 0,
+    elapsed   bigint  not null default 0,
+    extra     bigint  not null default 0,
+    refund    bigint  not null default 0,
+    constraint settlements_not_negative check (
+        ended >= 0 and measured between 0 and ended and elapsed >= 0 and extra >= 0 and refund >= 0
+    )
 ) with (
     autovacuum_vacuum_scale_factor = 0.02
 );
 alter table fairq.settlements enable row level security;
 alter table fairq.settlements force row level security;
 
-comment on table fairq.settlements is 'Attempts that ended, for the scheduler to know: its second feed. The look that reads a row deletes it.';
+comment on table fairq.settlements is 'Attempts that ended, or were renewed beyond what was prepaid, for the scheduler to know: its second feed. The look that reads a row deletes it.';
 comment on column fairq.settlements.queue is 'The queue.';
 comment on column fairq.settlements.tenant is 'The tenant.';
-comment on column fairq.settlements.ended_xid is 'The transaction in which they ended.';
-comment on column fairq.settlements.attempts is 'How many.';
+comment on column fairq.settlements.ended_xid is 'The transaction that says so.';
+comment on column fairq.settlements.epoch is 'The flow''s lift epoch at their start.';
+comment on column fairq.settlements.ended is 'How many ended; none when a lease was renewed.';
+comment on column fairq.settlements.measured is 'How many of them tell how long such attempts take.';
+comment on column fairq.settlements.elapsed is 'Milliseconds those took, together.';
+comment on column fairq.settlements.extra is 'Milliseconds used beyond what was prepaid.';
+comment on column fairq.settlements.refund is 'Milliseconds prepaid and not used.';
 
 -- who may do what, beyond the right to call a function
 
@@ -681,6 +781,14 @@ comment on index fairq.flows_key_idx is 'Ridden by _apply: a tenant''s flow, new
 -- and eligible is a column of it rather than its condition, so that it also ends in the greatest vtime of the queue.
 create index flows_pick_idx on fairq.flows (queue, eligible, vtime, charge, served, tenant);
 comment on index fairq.flows_pick_idx is 'Ridden by _pick and _virtual_time: flows in pick order.';
+
+-- flows that are out of tokens, by the time the next one comes
+create index flows_token_idx on fairq.flows (queue, token_due_at) where limited;
+comment on index fairq.flows_token_idx is 'Ridden by _tokens_due: limited flows by the time of their next token.';
+
+-- the greatest weight an operator has given in a queue
+create index tenants_weight_idx on fairq.tenants (queue, weight);
+comment on index fairq.tenants_weight_idx is 'Ridden by _spread: the greatest weight of a queue.';
 
 -- the scheduler's look at ended attempts
 create index settlements_look_idx on fairq.settlements (queue, ended_xid);
@@ -950,14 +1058,15 @@ revoke all on all sequences in schema fairq from public;
 
 grant usage on type
     fairq.enqueued_job, fairq.enqueue_outcome, fairq.claimed_job, fairq.job_outcome,
-    fairq.queue_stat, fairq.tenant_stat, fairq.new_job, fairq.news, fairq.moved, fairq.place, fairq.pick
+    fairq.queue_stat, fairq.tenant_stat, fairq.new_job, fairq.news, fairq.ending, fairq.tenant_news,
+    fairq.moved, fairq.place, fairq.pick
 to fairq_api;
 
 -- the functions: never a change of tenant, payload or id; never a change of the log; delete only where a job moves on
 grant select, insert, delete on fairq.jobs to fairq_api;
 grant update (state, priority, attempts, run_at, last_error, changed_xid) on fairq.jobs to fairq_api;
 grant select, insert, delete on fairq.leases to fairq_api;
-grant update (lease_expires_at, cancel_requested_at) on fairq.leases to fairq_api;
+grant update (lease_expires_at, cancel_requested_at, prepaid) on fairq.leases to fairq_api;
 grant select, insert, delete on fairq.finished_jobs to fairq_api;
 -- one column, only so that its rows may be locked; the policy lets no update through
 grant update (state) on fairq.finished_jobs to fairq_api;
@@ -966,13 +1075,16 @@ grant select, insert on fairq.job_keys to fairq_api;
 grant update (job_id, payload_hash, expires_at) on fairq.job_keys to fairq_api;
 grant select, insert on fairq.queues to fairq_api;
 grant update (
-    paused, default_lease, longest_lease, max_attempts, backoff_base, backoff_cap, backoff_jitter, payload_limit,
+    paused, charge, max_running, rate, burst, default_lease, longest_lease, max_attempts, backoff_base, backoff_cap, backoff_jitter, payload_limit,
     key_ttl, retention, notify
 ) on fairq.queues to fairq_api;
 grant select, insert on fairq.tenants to fairq_api;
-grant update (weight, max_running, paused) on fairq.tenants to fairq_api;
+grant update (weight, max_running, paused, rate, burst) on fairq.tenants to fairq_api;
 grant select, insert on fairq.flows to fairq_api;
-grant update (weight, max_running, paused, vtime, running, head_at, head_id, served, stamp) on fairq.flows to fairq_api;
+grant update (
+    weight, max_running, paused, rate, burst, tokens, tokens_at, token_due_at, limited, vtime, epoch, estimate, price,
+    running, head_at, head_id, served, stamp, minute, started, spent
+) on fairq.flows to fairq_api;
 grant select, insert on fairq.schedulers to fairq_api;
 -- only so that its rows may be locked; the policy lets no update through
 grant update (queue) on fairq.schedulers to fairq_api;
@@ -1003,7 +1115,8 @@ grant select on
     fairq.settlements
 to fairq_operator;
 grant select (
-    job_id, queue, tenant, caller, lease_owner, attempt, started_at, lease_expires_at, cancel_requested_at, dispatch
+    job_id, queue, tenant, caller, lease_owner, attempt, started_at, lease_expires_at, cancel_requested_at, dispatch,
+    prepaid, epoch
 ) on fairq.leases to fairq_operator;
 grant select (
     job_id, queue, tenant, task, payload, priority, state, attempts, max_attempts, run_at, cost, operation_key,
@@ -1373,28 +1486,74 @@ $fn$;
 comment on function fairq._log(fairq.leases, text, timestamptz, jsonb) is 'Writes the end of an attempt to job_log. Internal.';
 revoke all on function fairq._log(fairq.leases, text, timestamptz, jsonb) from public;
 
-create or replace function fairq._hold_lease(p_job_id bigint, p_token uuid, p_caller text)
+create or replace function fairq._hold_lease(p_job_id bigint, p_token uuid, p_caller text, p_now timestamptz default null)
     returns fairq.leases
     language plpgsql
     set search_path = pg_catalog, pg_temp
 as $fn$
 -- The guard of renew, fail and release: the lease, locked, if it is this caller's under this token and still alive.
 --
+-- p_now:  the clock; null for the real one.
 -- Locks:  the lease's row. Then the clock is read: a lease judged by a clock read before the wait would live too long.
 declare
     v_lease fairq.leases;
 begin
     select l.* into v_lease from fairq.leases as l where l.job_id = p_job_id for update;
     if found and v_lease.lease_token = p_token and v_lease.caller = p_caller
-       and v_lease.lease_expires_at > clock_timestamp() then
+       and v_lease.lease_expires_at > coalesce(p_now, clock_timestamp()) then
         return v_lease;
     end if;
     -- wrong job, token, caller or too late: one answer
     return null;
 end
 $fn$;
-comment on function fairq._hold_lease(bigint, uuid, text) is 'Locks a live lease and returns it, or null. Internal.';
-revoke all on function fairq._hold_lease(bigint, uuid, text) from public;
+comment on function fairq._hold_lease(bigint, uuid, text, timestamptz) is 'Locks a live lease and returns it, or null. Internal.';
+revoke all on function fairq._hold_lease(bigint, uuid, text, timestamptz) from public;
+
+create or replace function fairq._ending(p_lease fairq.leases, p_pays text, p_now timestamptz)
+    returns fairq.ending
+    language plpgsql
+    immutable
+    set search_path = pg_catalog, pg_temp
+as $fn$
+-- What the scheduler must know of an attempt that ends. p_pays says what its tenant pays for:
+--
+-- held:     the time the worker held it: success, failure, cancellation while running, snooze.
+-- prepaid:  what was charged stays: a lost lease. Paid back, a job that kills workers would run free.
+-- nothing:  it never started: given back by a worker that shuts down.
+declare
+    v_held bigint := greatest(1, round(extract(epoch from p_now - p_lease.started_at) * 1000));
+begin
+    if p_lease.prepaid is null or p_pays = 'prepaid' then
+        return row(p_lease.tenant, p_lease.epoch, 1, 0, 0, 0, 0)::fairq.ending;
+    elsif p_pays = 'nothing' then
+        return row(p_lease.tenant, p_lease.epoch, 1, 0, 0, 0, p_lease.prepaid)::fairq.ending;
+    end if;
+    return row(
+        p_lease.tenant, p_lease.epoch, 1, 1, v_held, greatest(0, v_held - p_lease.prepaid),
+        greatest(0, p_lease.prepaid - v_held)
+    )::fairq.ending;
+end
+$fn$;
+comment on function fairq._ending(fairq.leases, text, timestamptz) is 'What an attempt that ends is charged in the end. Internal.';
+revoke all on function fairq._ending(fairq.leases, text, timestamptz) from public;
+
+create or replace function fairq._settle(p_queue text, p_ending fairq.ending)
+    returns void
+    language plpgsql
+    set search_path = pg_catalog, pg_temp
+as $fn$
+-- Tells the scheduler, by a row of its own: no shared row is written.
+begin
+    insert into fairq.settlements (queue, tenant, epoch, ended, measured, elapsed, extra, refund)
+    values (
+        p_queue, p_ending.tenant, p_ending.epoch, p_ending.ended, p_ending.measured, p_ending.elapsed, p_ending.extra,
+        p_ending.refund
+    );
+end
+$fn$;
+comment on function fairq._settle(text, fairq.ending) is 'Tells the scheduler what became of an attempt. Internal.';
+revoke all on function fairq._settle(text, fairq.ending) from public;
 
 create or replace function fairq._put_back(
     p_lease fairq.leases, p_attempts integer, p_run_at timestamptz, p_error jsonb, p_is_fed boolean default false
@@ -1405,7 +1564,7 @@ create or replace function fairq._put_back(
 as $fn$
 -- running -> queued, or scheduled when p_run_at is given
 --
--- p_is_fed: the scheduler does this itself and feeds it to its own look, so neither feed must tell it again.
+-- p_is_fed: the scheduler does this itself and feeds it to its own look: neither feed is to tell it again.
 -- Locks:    the lease's row is held; the job's row.
 begin
     update fairq.jobs as j
@@ -1417,30 +1576,14 @@ begin
         changed_xid = case when p_is_fed then j.changed_xid else pg_current_xact_id() end
     where j.job_id = (p_lease).job_id;
 
-    perform fairq._drop_lease(p_lease, p_is_fed);
+    delete from fairq.leases as l where l.job_id = (p_lease).job_id;
 end
 $fn$;
 comment on function fairq._put_back(fairq.leases, integer, timestamptz, jsonb, boolean) is 'Returns a running job to the waiting ones. Internal.';
 revoke all on function fairq._put_back(fairq.leases, integer, timestamptz, jsonb, boolean) from public;
 
-create or replace function fairq._drop_lease(p_lease fairq.leases, p_is_fed boolean)
-    returns void
-    language plpgsql
-    set search_path = pg_catalog, pg_temp
-as $fn$
--- The end of an attempt, and the scheduler told of it (by a settlement, unless it is the scheduler that does it).
-begin
-    delete from fairq.leases as l where l.job_id = (p_lease).job_id;
-    if not p_is_fed then
-        insert into fairq.settlements (queue, tenant, attempts) values ((p_lease).queue, (p_lease).tenant, 1);
-    end if;
-end
-$fn$;
-comment on function fairq._drop_lease(fairq.leases, boolean) is 'Ends an attempt. Internal.';
-revoke all on function fairq._drop_lease(fairq.leases, boolean) from public;
-
 create or replace function fairq._end_job(
-    p_lease fairq.leases, p_state text, p_now timestamptz, p_error jsonb, p_is_fed boolean default false
+    p_lease fairq.leases, p_state text, p_now timestamptz, p_error jsonb
 )
     returns void
     language plpgsql
@@ -1463,15 +1606,15 @@ begin
         (p_lease).lease_owner, fairq._token_hash((p_lease).lease_token)
     from gone as g;
 
-    perform fairq._drop_lease(p_lease, p_is_fed);
+    delete from fairq.leases as l where l.job_id = (p_lease).job_id;
     perform fairq._log(
         p_lease, p_state, p_now,
         case when p_error is null then '{}' else jsonb_build_object('error', p_error) end
     );
 end
 $fn$;
-comment on function fairq._end_job(fairq.leases, text, timestamptz, jsonb, boolean) is 'Ends a running job otherwise than well. Internal.';
-revoke all on function fairq._end_job(fairq.leases, text, timestamptz, jsonb, boolean) from public;
+comment on function fairq._end_job(fairq.leases, text, timestamptz, jsonb) is 'Ends a running job otherwise than well. Internal.';
+revoke all on function fairq._end_job(fairq.leases, text, timestamptz, jsonb) from public;
 
 --
 -- schema/functions/identity.sql
@@ -1556,12 +1699,28 @@ revoke all on function fairq._acting_tenant(text, text, text) from public;
 -- settings: what operators want of queues and tenants; in force at the next pick
 --
 
+create or replace function fairq._check_tenant_or_all(p_tenant text)
+    returns void
+    language plpgsql
+    set search_path = pg_catalog, pg_temp
+as $fn$
+begin
+    if p_tenant is distinct from '*' then
+        perform fairq._check_name('p_tenant', p_tenant, 200);
+    end if;
+end
+$fn$;
+comment on function fairq._check_tenant_or_all(text) is 'Raises 22023 for what is neither a tenant nor *. Internal.';
+revoke all on function fairq._check_tenant_or_all(text) from public;
+
 create or replace function fairq.set_tenant(
     p_queue       text,
     p_tenant      text,
     p_weight      double precision default 1,
     p_max_running integer default null,
-    p_paused      boolean default false
+    p_paused      boolean default false,
+    p_rate        double precision default null,
+    p_burst       integer default 1
 )
     returns void
     language plpgsql
@@ -1571,10 +1730,10 @@ as $fn$
 -- The whole wish is replaced: what is not given goes back to its default.
 --
 -- Locks:  the tenant's row in tenants, which no claim ever waits for.
--- Raises: 22023 for a weight or cap out of range.
+-- Raises: 22023 for a weight, cap, rate or burst out of range.
 begin
     perform fairq._check_name('p_queue', p_queue, 200);
-    perform fairq._check_name('p_tenant', p_tenant, 200);
+    perform fairq._check_tenant_or_all(p_tenant);
     if p_weight is null or not (p_weight >= 0.001 and p_weight <= 1000000) then
         perform fairq._refuse('p_weight', p_weight::text, 'a number from 0.001 to 1000000');
     end if;
@@ -1584,20 +1743,188 @@ begin
     if p_paused is null then
         perform fairq._refuse('p_paused', null, 'true or false');
     end if;
+    if not (p_rate >= 0.000001 and p_rate <= 1000000) then
+        perform fairq._refuse('p_rate', p_rate::text, 'null (no limit) or jobs per second, from 0.000001 to 1000000');
+    end if;
+    if p_burst is null or p_burst not between 1 and 1000000 then
+        perform fairq._refuse('p_burst', p_burst::text, 'a number from 1 to 1000000');
+    end if;
 
-    insert into fairq.tenants as t (queue, tenant, weight, max_running, paused)
-    values (p_queue, p_tenant, p_weight, p_max_running, p_paused)
+    insert into fairq.tenants as t (queue, tenant, weight, max_running, paused, rate, burst)
+    values (p_queue, p_tenant, p_weight, p_max_running, p_paused, p_rate, p_burst)
     on conflict (tenant, queue) do update
-    set weight = excluded.weight, max_running = excluded.max_running, paused = excluded.paused;
+    set
+        weight = excluded.weight, max_running = excluded.max_running, paused = excluded.paused, rate = excluded.rate,
+        burst = excluded.burst;
 end
 $fn$;
-comment on function fairq.set_tenant(text, text, double precision, integer, boolean) is 'Sets weight, cap and pause of a tenant in a queue, from the next pick on. Lowering a cap stops nothing that runs.';
-revoke all on function fairq.set_tenant(text, text, double precision, integer, boolean) from public;
-grant execute on function fairq.set_tenant(text, text, double precision, integer, boolean) to fairq_operator;
+comment on function fairq.set_tenant(text, text, double precision, integer, boolean, double precision, integer) is 'Sets weight, cap, pause and rate of a tenant in a queue, or, as tenant *, of all tenants that have none of their own; from the next pick on. p_rate is in jobs started per second, p_burst the size of its token bucket. Lowering a cap stops nothing that runs.';
+revoke all on function fairq.set_tenant(
+    text, text, double precision, integer, boolean, double precision, integer
+) from public;
+grant execute on function fairq.set_tenant(
+    text, text, double precision, integer, boolean, double precision, integer
+) to fairq_operator;
+
+create or replace function fairq._pause_tenant(p_queue text, p_tenant text, p_paused boolean)
+    returns void
+    language plpgsql
+    set search_path = pg_catalog, pg_temp
+as $fn$
+-- A tenant that had no row of its own keeps what * gives it.
+declare
+    v_wish fairq.tenants;
+begin
+    perform fairq._check_name('p_queue', p_queue, 200);
+    perform fairq._check_tenant_or_all(p_tenant);
+    v_wish := fairq._wish(p_queue, p_tenant);
+    insert into fairq.tenants as t (queue, tenant, weight, max_running, paused, rate, burst)
+    values (p_queue, p_tenant, v_wish.weight, v_wish.max_running, p_paused, v_wish.rate, v_wish.burst)
+    on conflict (tenant, queue) do update set paused = excluded.paused;
+end
+$fn$;
+comment on function fairq._pause_tenant(text, text, boolean) is 'Pauses or resumes a tenant. Internal.';
+revoke all on function fairq._pause_tenant(text, text, boolean) from public;
+
+create or replace function fairq.pause_tenant(p_queue text, p_tenant text)
+    returns void
+    language plpgsql
+    security definer
+    set search_path = pg_catalog, pg_temp
+as $fn$
+-- Locks:  the tenant's row in tenants, which no claim ever waits for.
+-- Raises: 22023 for a bad name.
+begin
+    perform fairq._pause_tenant(p_queue, p_tenant, true);
+end
+$fn$;
+comment on function fairq.pause_tenant(text, text) is 'Nothing of the tenant is started from the next pick on; what runs goes on. Its weight, cap and rate stay.';
+revoke all on function fairq.pause_tenant(text, text) from public;
+grant execute on function fairq.pause_tenant(text, text) to fairq_operator;
+
+create or replace function fairq.resume_tenant(p_queue text, p_tenant text)
+    returns void
+    language plpgsql
+    security definer
+    set search_path = pg_catalog, pg_temp
+as $fn$
+-- Locks:  the tenant's row in tenants, which no claim ever waits for.
+-- Raises: 22023 for a bad name.
+begin
+    perform fairq._pause_tenant(p_queue, p_tenant, false);
+end
+$fn$;
+comment on function fairq.resume_tenant(text, text) is 'Ends a pause. The time it lasted earns the tenant at most one job of precedence.';
+revoke all on function fairq.resume_tenant(text, text) from public;
+grant execute on function fairq.resume_tenant(text, text) to fairq_operator;
+
+create or replace function fairq.purge_tenant(p_queue text, p_tenant text, p_limit integer default 1000)
+    returns integer
+    language plpgsql
+    security definer
+    set search_path = pg_catalog, pg_temp
+    -- see claim_jobs()
+    set plan_cache_mode = force_generic_plan
+    set enable_seqscan = off
+    set enable_bitmapscan = off
+    set enable_hashjoin = off
+    set enable_mergejoin = off
+as $fn$
+-- queued, scheduled -> cancelled: the tenant's waiting jobs, each with its event; what runs goes on
+--
+-- Locks:  the jobs' rows, skipping those held by others: no claim waits, and none is taken from it.
+-- Index:  jobs_claim_idx, then jobs_promote_idx.
+-- Raises: 22023 for a bad argument.
+declare
+    v_actor text := fairq._caller();
+    v_id    bigint;
+    v_job   fairq.jobs;
+    v_total integer := 0;
+begin
+    perform fairq._check_name('p_queue', p_queue, 200);
+    perform fairq._check_name('p_tenant', p_tenant, 200);
+    if p_limit is null or p_limit not between 1 and 100000 then
+        perform fairq._refuse('p_limit', p_limit::text, 'a number from 1 to 100000');
+    end if;
+
+    for v_id in
+        (
+            select j.job_id from fairq.jobs as j
+            where j.queue = p_queue and j.tenant = p_tenant and j.state = 'queued'
+              and not exists (select from fairq.leases as l where l.job_id = j.job_id offset 0)
+            order by j.priority, j.run_at, j.job_id
+            limit p_limit
+        )
+        union all
+        (
+            select j.job_id from fairq.jobs as j
+            where j.queue = p_queue and j.state = 'scheduled' and j.tenant = p_tenant
+            order by j.run_at, j.job_id
+            limit p_limit
+        )
+        limit p_limit
+    loop
+        select j.* into v_job from fairq.jobs as j where j.job_id = v_id for update skip locked;
+        if found and not exists (select from fairq.leases as l where l.job_id = v_id) then
+            perform fairq._cancel_waiting(v_job, v_actor);
+            v_total := v_total + 1;
+        end if;
+    end loop;
+    return v_total;
+end
+$fn$;
+comment on function fairq.purge_tenant(text, text, integer) is 'Cancels up to p_limit of a tenant''s queued and scheduled jobs; returns how many. Call it until it returns 0.';
+revoke all on function fairq.purge_tenant(text, text, integer) from public;
+grant execute on function fairq.purge_tenant(text, text, integer) to fairq_operator;
+
+create or replace function fairq._check_settings(p_new fairq.queues)
+    returns void
+    language plpgsql
+    set search_path = pg_catalog, pg_temp
+as $fn$
+-- The rules of the table's constraints, told by the names of the arguments.
+--
+-- Raises: 22023 for the first setting that is out of its range, given the others.
+begin
+    if p_new.charge not in ('time', 'jobs', 'cost') then
+        perform fairq._refuse('p_charge', p_new.charge, 'time, jobs or cost');
+    end if;
+    if p_new.max_running < 0 then
+        perform fairq._refuse('p_max_running', p_new.max_running::text, 'a number from 0, or -1 for no cap');
+    end if;
+    if not (p_new.rate >= 0.000001 and p_new.rate <= 1000000) then
+        perform fairq._refuse('p_rate', p_new.rate::text, 'jobs per second, from 0.000001 to 1000000, or 0 for no limit');
+    end if;
+    if p_new.burst not between 1 and 1000000 then
+        perform fairq._refuse('p_burst', p_new.burst::text, 'a number from 1 to 1000000');
+    end if;
+    perform fairq._check_span('p_longest_lease', p_new.longest_lease, interval '1 microsecond', interval '7 days');
+    perform fairq._check_span('p_default_lease', p_new.default_lease, interval '1 microsecond', p_new.longest_lease);
+    if p_new.max_attempts not between 1 and 1000 then
+        perform fairq._refuse('p_max_attempts', p_new.max_attempts::text, 'a number from 1 to 1000');
+    end if;
+    perform fairq._check_span('p_backoff_cap', p_new.backoff_cap, interval '0', interval '365 days');
+    perform fairq._check_span('p_backoff_base', p_new.backoff_base, interval '0', p_new.backoff_cap);
+    if p_new.backoff_jitter not between 0 and 1 then
+        perform fairq._refuse('p_backoff_jitter', p_new.backoff_jitter::text, 'a share from 0 to 1');
+    end if;
+    if p_new.payload_limit not between 2 and 67108864 then
+        perform fairq._refuse('p_payload_limit', p_new.payload_limit::text, 'a number of bytes from 2 to 67108864');
+    end if;
+    perform fairq._check_span('p_key_ttl', p_new.key_ttl, interval '1 microsecond', interval '3650 days');
+    perform fairq._check_span('p_retention', p_new.retention, interval '0', interval '3650 days');
+end
+$fn$;
+comment on function fairq._check_settings(fairq.queues) is 'Raises 22023 for a setting out of range. Internal.';
+revoke all on function fairq._check_settings(fairq.queues) from public;
 
 create or replace function fairq.set_queue(
     p_queue          text,
     p_paused         boolean default null,
+    p_charge         text default null,
+    p_max_running    integer default null,
+    p_rate           double precision default null,
+    p_burst          integer default null,
     p_default_lease  interval default null,
     p_longest_lease  interval default null,
     p_max_attempts   integer default null,
@@ -1614,20 +1941,26 @@ create or replace function fairq.set_queue(
     security definer
     set search_path = pg_catalog, pg_temp
 as $fn$
--- What is not given stays as it is; a queue that had no row starts from that of *.
+-- What is not given stays as it is; a queue that had no row starts from that of *. A p_max_running of -1 or a p_rate of 0
+-- takes the queue's own cap or rate away.
 --
 -- Locks:  the queue's row in queues, which no claim ever waits for.
 -- Raises: 22023 for a setting out of range.
 declare
-    v_new        fairq.queues;
-    v_constraint text;
+    v_new fairq.queues;
 begin
     if p_queue is distinct from '*' then
         perform fairq._check_name('p_queue', p_queue, 200);
     end if;
+    -- two operators who change different settings at once both have their way
+    perform from fairq.queues as q where q.queue = p_queue for update;
     v_new := fairq._queue_settings(p_queue);
     v_new.queue          := p_queue;
     v_new.paused         := coalesce(p_paused, v_new.paused);
+    v_new.charge         := coalesce(p_charge, v_new.charge);
+    v_new.max_running    := nullif(coalesce(p_max_running, v_new.max_running), -1);
+    v_new.rate           := nullif(coalesce(p_rate, v_new.rate), 0);
+    v_new.burst          := coalesce(p_burst, v_new.burst);
     v_new.default_lease  := coalesce(p_default_lease, v_new.default_lease);
     v_new.longest_lease  := coalesce(p_longest_lease, v_new.longest_lease);
     v_new.max_attempts   := coalesce(p_max_attempts, v_new.max_attempts);
@@ -1638,27 +1971,26 @@ begin
     v_new.key_ttl        := coalesce(p_key_ttl, v_new.key_ttl);
     v_new.retention      := coalesce(p_retention, v_new.retention);
     v_new.notify         := coalesce(p_notify, v_new.notify);
+    perform fairq._check_settings(v_new);
 
     insert into fairq.queues as q select v_new.*
     on conflict (queue) do update
-    set (paused, default_lease, longest_lease, max_attempts, backoff_base, backoff_cap, backoff_jitter, payload_limit,
-         key_ttl, retention, notify)
-      = (excluded.paused, excluded.default_lease, excluded.longest_lease, excluded.max_attempts, excluded.backoff_base,
-         excluded.backoff_cap, excluded.backoff_jitter, excluded.payload_limit, excluded.key_ttl, excluded.retention,
-         excluded.notify);
-exception when check_violation then
-    get stacked diagnostics v_constraint = constraint_name;
-    perform fairq._refuse('setting of queue ' || p_queue, v_new::text, 'in range (' || v_constraint || ')');
+    set
+        paused = excluded.paused, charge = excluded.charge, max_running = excluded.max_running, rate = excluded.rate,
+        burst = excluded.burst, default_lease = excluded.default_lease, longest_lease = excluded.longest_lease,
+        max_attempts = excluded.max_attempts, backoff_base = excluded.backoff_base, backoff_cap = excluded.backoff_cap,
+        backoff_jitter = excluded.backoff_jitter, payload_limit = excluded.payload_limit, key_ttl = excluded.key_ttl,
+        retention = excluded.retention, notify = excluded.notify;
 end
 $fn$;
-comment on function fairq.set_queue(text, boolean, interval, interval, integer, interval, interval, double precision, integer, interval, interval, boolean) is 'Changes the settings given of a queue, or of all queues without settings of their own (*).';
+comment on function fairq.set_queue(text, boolean, text, integer, double precision, integer, interval, interval, integer, interval, interval, double precision, integer, interval, interval, boolean) is 'Changes the settings given of a queue, or of all queues without settings of their own (*).';
 revoke all on function fairq.set_queue(
-    text, boolean, interval, interval, integer, interval, interval, double precision, integer, interval, interval,
-    boolean
+    text, boolean, text, integer, double precision, integer, interval, interval, integer, interval, interval,
+    double precision, integer, interval, interval, boolean
 ) from public;
 grant execute on function fairq.set_queue(
-    text, boolean, interval, interval, integer, interval, interval, double precision, integer, interval, interval,
-    boolean
+    text, boolean, text, integer, double precision, integer, interval, interval, integer, interval, interval,
+    double precision, integer, interval, interval, boolean
 ) to fairq_operator;
 
 --
@@ -1838,6 +2170,7 @@ create or replace function fairq.enqueue_job(
     -- a plan made while job_keys was empty would read all of it for each key (see claim_jobs())
     set plan_cache_mode = force_generic_plan
     set enable_seqscan = off
+    set enable_bitmapscan = off
 as $fn$
 -- none -> queued, scheduled
 --
@@ -1995,6 +2328,7 @@ create or replace function fairq.enqueue_jobs(p_jobs jsonb)
     -- see enqueue_job()
     set plan_cache_mode = force_generic_plan
     set enable_seqscan = off
+    set enable_bitmapscan = off
 as $fn$
 -- none -> queued, scheduled; many at once
 --
@@ -2044,7 +2378,7 @@ as $fn$
 -- Locks:  jobs' rows, skipping those held by others.
 -- Index:  jobs_promote_idx, from the promote floor.
 declare
-    v_moved fairq.moved := row('{}'::fairq.news[], greatest(p_tick.promote_floor, p_now))::fairq.moved;
+    v_moved fairq.moved := row('{}'::fairq.news[], '{}'::fairq.ending[], greatest(p_tick.promote_floor, p_now))::fairq.moved;
     v_left  timestamptz;
 begin
     -- nothing is due most of the time: one probe says so
@@ -2071,7 +2405,7 @@ begin
         where j.ctid = d.row_id
         returning j.tenant, j.priority, j.run_at, j.job_id
     )
-    select coalesce(array_agg(row(n.tenant, 'queued', n.priority, n.run_at, n.job_id, 0)::fairq.news), '{}')
+    select coalesce(array_agg(row(n.tenant, 'queued', n.priority, n.run_at, n.job_id)::fairq.news), '{}')
     into v_moved.news
     from (
         select p.tenant, p.priority, min(p.run_at) as run_at, min(p.job_id) as job_id
@@ -2185,10 +2519,10 @@ begin
     );
 
     if p_lease.cancel_requested_at is not null then
-        perform fairq._end_job(p_lease, 'cancelled', p_now, v_error, p_is_fed);
+        perform fairq._end_job(p_lease, 'cancelled', p_now, v_error);
         return 'cancelled';
     elsif v_is_last then
-        perform fairq._end_job(p_lease, 'dead', p_now, v_error, p_is_fed);
+        perform fairq._end_job(p_lease, 'dead', p_now, v_error);
         return 'dead';
     end if;
     perform fairq._put_back(p_lease, p_lease.attempt, null, v_error, p_is_fed);
@@ -2210,7 +2544,7 @@ begin
 exception when others then
     perform fairq._end_job(
         p_lease, 'dead', p_now,
-        jsonb_build_object('code', 'QUARANTINED', 'message', left(sqlerrm, 2000), 'sqlstate', sqlstate), p_is_fed
+        jsonb_build_object('code', 'QUARANTINED', 'message', left(sqlerrm, 2000), 'sqlstate', sqlstate)
     );
     return 'dead';
 end
@@ -2229,7 +2563,7 @@ as $fn$
 -- Index:  leases_expire_idx, from the expire floor.
 declare
     -- never beyond the clock, which may have been set back: the leases that come now end after it, and only after it
-    v_moved fairq.moved := row('{}'::fairq.news[], p_now)::fairq.moved;
+    v_moved fairq.moved := row('{}'::fairq.news[], '{}'::fairq.ending[], p_now)::fairq.moved;
     v_lease fairq.leases;
     v_left  timestamptz;
 begin
@@ -2247,10 +2581,10 @@ begin
         limit p_limit
         for update skip locked
     loop
-        v_moved.news := v_moved.news || row(v_lease.tenant, 'ended', null, null, null, 1)::fairq.news;
+        v_moved.endings := v_moved.endings || fairq._ending(v_lease, 'prepaid', p_now);
         if fairq._expire_lease(v_lease, p_now, true) = 'queued' then
             v_moved.news := v_moved.news || (
-                select row(j.tenant, 'queued', j.priority, j.run_at, j.job_id, 0)::fairq.news
+                select row(j.tenant, 'queued', j.priority, j.run_at, j.job_id)::fairq.news
                 from fairq.jobs as j where j.job_id = v_lease.job_id
             );
         end if;
@@ -2305,6 +2639,7 @@ begin
             limit p_limit - v_total
             for update skip locked
         loop
+            perform fairq._settle(v_queue, fairq._ending(v_lease, 'prepaid', clock_timestamp()));
             perform fairq._expire_lease(v_lease, clock_timestamp(), false);
             v_total := v_total + 1;
         end loop;
@@ -2398,7 +2733,7 @@ $fn$;
 comment on function fairq._lock_queue(text) is 'Takes the queue''s lock. Internal.';
 revoke all on function fairq._lock_queue(text) from public;
 
-create or replace function fairq._last_tick(p_queue text, p_now timestamptz)
+create or replace function fairq._last_tick(p_queue text, p_settings fairq.queues, p_now timestamptz)
     returns fairq.ticks
     language plpgsql
     set search_path = pg_catalog, pg_temp
@@ -2408,8 +2743,8 @@ as $fn$
 --
 -- Index:  ticks_pkey, newest first.
 declare
-    v_tick fairq.ticks;
-    v_boot timestamptz := pg_postmaster_start_time();
+    v_tick   fairq.ticks;
+    v_boot   timestamptz := pg_postmaster_start_time();
     v_system bigint;
 begin
     select t.* into v_tick from fairq.ticks as t where t.queue = p_queue order by t.tick_id desc limit 1;
@@ -2419,17 +2754,19 @@ begin
 
     select c.system_identifier into v_system from pg_control_system() as c;
     if v_tick.system_identifier is distinct from v_system then
-        v_tick := fairq._rebuild(p_queue, v_tick, p_now);
+        v_tick := fairq._rebuild(p_queue, v_tick, p_settings, p_now);
         v_tick.system_identifier := v_system;
     end if;
     v_tick.boot_at := v_boot;
     return v_tick;
 end
 $fn$;
-comment on function fairq._last_tick(text, timestamptz) is 'The scheduler''s memory of a queue. Internal.';
-revoke all on function fairq._last_tick(text, timestamptz) from public;
+comment on function fairq._last_tick(text, fairq.queues, timestamptz) is 'The scheduler''s memory of a queue. Internal.';
+revoke all on function fairq._last_tick(text, fairq.queues, timestamptz) from public;
 
-create or replace function fairq._rebuild(p_queue text, p_tick fairq.ticks, p_now timestamptz)
+create or replace function fairq._rebuild(
+    p_queue text, p_tick fairq.ticks, p_settings fairq.queues, p_now timestamptz
+)
     returns fairq.ticks
     language plpgsql
     set search_path = pg_catalog, pg_temp
@@ -2444,10 +2781,8 @@ begin
         update fairq.jobs as j set changed_xid = '3' where j.queue = p_queue;
         -- its trigger stamps this transaction
         update fairq.tenants as t set weight = t.weight where t.queue = p_queue;
-        -- in one statement: an attempt that ends meanwhile is either counted and settled later, or neither
-        with settled as (
-            delete from fairq.settlements as s where s.queue = p_queue
-        )
+        -- an attempt that ends meanwhile waits for its job's row, which the first statement has changed
+        delete from fairq.settlements as s where s.queue = p_queue;
         update fairq.flows as f
         set
             stamp   = f.stamp + 1,
@@ -2463,15 +2798,17 @@ begin
     return row(
         p_queue, coalesce(p_tick.tick_id, 0), p_now, null, null, '1:1:'::pg_snapshot, '1'::xid8,
         coalesce(p_tick.virtual_time, 0), row(0, 0, 0, '')::fairq.place, '-infinity'::timestamptz,
-        '-infinity'::timestamptz, false
+        '-infinity'::timestamptz, '-infinity'::timestamptz, false, p_settings.charge,
+        (select count(*) from fairq.leases as l where l.queue = p_queue), coalesce(p_tick.backlogged, 0),
+        coalesce(p_tick.milliweight, 0), coalesce(p_tick.activations, 0), p_tick.mean, p_settings.burst, p_now
     )::fairq.ticks;
 end
 $fn$;
-comment on function fairq._rebuild(text, fairq.ticks, timestamptz) is 'Starts the scheduler''s memory of a queue afresh. Internal.';
-revoke all on function fairq._rebuild(text, fairq.ticks, timestamptz) from public;
+comment on function fairq._rebuild(text, fairq.ticks, fairq.queues, timestamptz) is 'Starts the scheduler''s memory of a queue afresh. Internal.';
+revoke all on function fairq._rebuild(text, fairq.ticks, fairq.queues, timestamptz) from public;
 
 create or replace function fairq._look(p_tick fairq.ticks, p_snap pg_snapshot, p_own xid8)
-    returns fairq.news[]
+    returns fairq.moved
     language plpgsql
     set search_path = pg_catalog, pg_temp
 as $fn$
@@ -2493,43 +2830,62 @@ declare
         ) as u
         where pg_visible_in_snapshot(u.x, p_snap) and u.x <> p_own
     );
-    v_news  fairq.news[];
+    v_moved fairq.moved;
 begin
     with job as (
         select j.tenant, j.state, j.priority, j.run_at, j.job_id from fairq.jobs as j
         where j.queue = p_tick.queue and j.changed_xid >= v_since
           and pg_visible_in_snapshot(j.changed_xid, p_snap) and j.changed_xid <> p_own
         union all
-        select j.tenant, j.state, j.priority, j.run_at, j.job_id from fairq.jobs as j
-        where j.queue = p_tick.queue and j.changed_xid = any (v_late)
+        -- a probe for each: before PostgreSQL 17 "= any" may become a filter over the whole queue
+        select j.* from unnest(v_late) as u(x)
+        cross join lateral (
+            select jj.tenant, jj.state, jj.priority, jj.run_at, jj.job_id from fairq.jobs as jj
+            where jj.queue = p_tick.queue and jj.changed_xid = u.x
+            offset 0
+        ) as j
     ), settlement as materialized (
         select s.ctid as row_id from fairq.settlements as s
         where s.queue = p_tick.queue and s.ended_xid >= v_since
         union all
-        select s.ctid from fairq.settlements as s
-        where s.queue = p_tick.queue and s.ended_xid = any (v_late)
+        select s.row_id from unnest(v_late) as u(x)
+        cross join lateral (
+            select ss.ctid as row_id from fairq.settlements as ss
+            where ss.queue = p_tick.queue and ss.ended_xid = u.x
+            offset 0
+        ) as s
     ), ended as (
         delete from fairq.settlements as s using settlement as e where s.ctid = e.row_id
-        returning s.tenant, s.attempts
+        returning s.tenant, s.epoch, s.ended, s.measured, s.elapsed, s.extra, s.refund
     ), wish as (
         select t.tenant from fairq.tenants as t
         where t.queue = p_tick.queue and t.changed_xid >= v_since
           and pg_visible_in_snapshot(t.changed_xid, p_snap) and t.changed_xid <> p_own
         union all
-        select t.tenant from fairq.tenants as t
-        where t.queue = p_tick.queue and t.changed_xid = any (v_late)
-    )
-    select coalesce(array_agg(row(n.tenant, n.state, n.priority, n.run_at, n.job_id, n.ended)::fairq.news), '{}')
-    into v_news
-    from (
-        select j.tenant, j.state, j.priority, min(j.run_at) as run_at, min(j.job_id) as job_id, 0 as ended
+        select t.tenant from unnest(v_late) as u(x)
+        cross join lateral (
+            select tt.tenant from fairq.tenants as tt
+            where tt.queue = p_tick.queue and tt.changed_xid = u.x
+            offset 0
+        ) as t
+    ), news as (
+        select j.tenant, j.state, j.priority, min(j.run_at) as run_at, min(j.job_id) as job_id
         from job as j group by j.tenant, j.state, j.priority
         union all
-        select e.tenant, 'ended', null, null, null, sum(e.attempts)::integer from ended as e group by e.tenant
-        union all
-        select w.tenant, 'wish', null, null, null, 0 from wish as w
-    ) as n;
-    return v_news;
+        select w.tenant, 'wish', null, null, null from wish as w
+    )
+    select
+        coalesce(
+            (select array_agg(row(n.tenant, n.state, n.priority, n.run_at, n.job_id)::fairq.news) from news as n), '{}'
+        ),
+        coalesce(
+            (select array_agg(
+                row(e.tenant, e.epoch, e.ended, e.measured, e.elapsed, e.extra, e.refund)::fairq.ending
+            ) from ended as e), '{}'
+        ),
+        (select min(n.run_at) from news as n where n.state = 'scheduled')
+    into v_moved.news, v_moved.endings, v_moved.floor;
+    return v_moved;
 end
 $fn$;
 comment on function fairq._look(fairq.ticks, pg_snapshot, xid8) is 'What the scheduler has not heard of yet. Internal.';
@@ -2572,109 +2928,351 @@ $fn$;
 comment on function fairq._virtual_time(fairq.ticks) is 'The virtual time of a queue. Internal.';
 revoke all on function fairq._virtual_time(fairq.ticks) from public;
 
-create or replace function fairq._apply(p_queue text, p_news fairq.news[], p_virtual_time bigint)
-    returns fairq.place
+create or replace function fairq._wish(p_queue text, p_tenant text)
+    returns fairq.tenants
+    language plpgsql
+    stable
+    set search_path = pg_catalog, pg_temp
+as $fn$
+-- What the operator wants of a tenant: its own row, else that of *, else the defaults.
+declare
+    v_wish fairq.tenants;
+begin
+    select t.* into v_wish from fairq.tenants as t
+    where t.tenant in (p_tenant, '*') and t.queue = p_queue
+    order by t.tenant = '*'
+    limit 1;
+    if not found then
+        v_wish := row(p_queue, p_tenant, 1, null, false, null, 1, null)::fairq.tenants;
+    end if;
+    return v_wish;
+end
+$fn$;
+comment on function fairq._wish(text, text) is 'The wishes in force for a tenant. Internal.';
+revoke all on function fairq._wish(text, text) from public;
+
+create or replace function fairq._open_flows(p_tick fairq.ticks, p_tenants text[])
+    returns void
     language plpgsql
     set search_path = pg_catalog, pg_temp
 as $fn$
--- Writes the news into the flows, all of one tenant's in one update; returns the first place of a flow that is then
--- eligible.
+-- A flow for each of these tenants that has none: idle, owing nothing.
+begin
+    insert into fairq.flows (queue, tenant, weight, paused, vtime, head_at, head_id, estimate)
+    select
+        p_tick.queue, t.tenant, 1, false, 0, '{null,null,null,null}', '{null,null,null,null}', coalesce(p_tick.mean, 1000)
+    from unnest(p_tenants) as t(tenant)
+    where not exists (select from fairq.flows as f where f.queue = p_tick.queue and f.tenant = t.tenant offset 0);
+end
+$fn$;
+comment on function fairq._open_flows(fairq.ticks, text[]) is 'Makes flows for tenants the scheduler does not know yet. Internal.';
+revoke all on function fairq._open_flows(fairq.ticks, text[]) from public;
+
+create or replace function fairq._spread(p_tick fairq.ticks, p_weight double precision, p_charge bigint)
+    returns bigint
+    language plpgsql
+    stable
+    set search_path = pg_catalog, pg_temp
+as $fn$
+-- R3: how far above the virtual time an entrant starts when many tenants are backlogged and some weigh more than it
+-- does: else a crowd that enters together is served whole before a heavy tenant's next job. A share of its charge, or of
+-- one round of all, drawn without chance: the golden ratio times its number.
 --
--- R2:     a flow that becomes backlogged starts no lower than the virtual time. Its debt is kept.
--- R11:    one that was held up (cap, pause) and no longer is starts at most one job below it.
+-- Index:  tenants_weight_idx; tenants_pkey.
+declare
+    v_greatest double precision;
+begin
+    if p_tick.backlogged <= 32 then
+        return 0;
+    end if;
+    select t.weight into v_greatest from fairq.tenants as t
+    where t.queue = p_tick.queue order by t.weight desc limit 1;
+    if p_weight >= greatest(v_greatest, (fairq._wish(p_tick.queue, null)).weight) then
+        return 0;
+    end if;
+    return floor(
+        (p_tick.activations * 2654435769 % 4294967296)::double precision / 4294967296
+        * least(p_charge, p_charge * p_weight * p_tick.backlogged * 1000 / p_tick.milliweight)
+    );
+end
+$fn$;
+comment on function fairq._spread(fairq.ticks, double precision, bigint) is 'Spreads entrants over a round. Internal.';
+revoke all on function fairq._spread(fairq.ticks, double precision, bigint) from public;
+
+create or replace function fairq._merged(p_news fairq.news[], p_endings fairq.ending[])
+    returns setof fairq.tenant_news
+    language plpgsql
+    immutable
+    set search_path = pg_catalog, pg_temp
+as $fn$
+-- All the news of a tenant in one row, in the order of tenants' names.
+begin
+    return query
+    select
+        u.tenant, coalesce(bool_or(u.state = 'queued'), false), coalesce(bool_or(u.state = 'token'), false),
+        array[
+            min(u.run_at) filter (where u.priority = 0), min(u.run_at) filter (where u.priority = 1),
+            min(u.run_at) filter (where u.priority = 2), min(u.run_at) filter (where u.priority = 3)
+        ],
+        array[
+            min(u.job_id) filter (where u.priority = 0), min(u.job_id) filter (where u.priority = 1),
+            min(u.job_id) filter (where u.priority = 2), min(u.job_id) filter (where u.priority = 3)
+        ],
+        array_agg(u.ending) filter (where u.state is null)
+    from (
+        select n.tenant, n.state, n.priority, n.run_at, n.job_id, null::fairq.ending as ending
+        from unnest(p_news) as n
+        where n.state <> 'scheduled'
+        union all
+        select e.tenant, null, null, null, null, e from unnest(p_endings) as e
+    ) as u
+    group by u.tenant
+    order by u.tenant collate "C";
+end
+$fn$;
+comment on function fairq._merged(fairq.news[], fairq.ending[]) is 'Gathers the news by tenant. Internal.';
+revoke all on function fairq._merged(fairq.news[], fairq.ending[]) from public;
+
+create or replace function fairq._settled(p_flow fairq.flows, p_endings fairq.ending[])
+    returns fairq.flows
+    language plpgsql
+    immutable
+    set search_path = pg_catalog, pg_temp
+as $fn$
+-- The flow when these attempts are counted out and charged for what they took.
+--
+-- What was used beyond the prepaid time always counts. What was not used is paid back only to a flow that has not been
+-- lifted since: otherwise whoever estimates too much would have a bank account.
+declare
+    v_sum record;
+begin
+    select
+        sum(e.ended) as ended, sum(e.measured) as measured, sum(e.elapsed) as elapsed, sum(e.extra) as extra,
+        coalesce(sum(e.refund) filter (where e.epoch = p_flow.epoch), 0) as refund
+    into v_sum
+    from unnest(p_endings) as e;
+
+    p_flow.running := p_flow.running - v_sum.ended;
+    p_flow.vtime := p_flow.vtime
+        + round(v_sum.extra::double precision * 2520 / p_flow.weight)::bigint
+        - round(v_sum.refund::double precision * 2520 / p_flow.weight)::bigint;
+    p_flow.estimate := fairq._average(p_flow.estimate, v_sum.elapsed, v_sum.measured);
+    return p_flow;
+end
+$fn$;
+comment on function fairq._settled(fairq.flows, fairq.ending[]) is 'Settles ended attempts with their flow. Internal.';
+revoke all on function fairq._settled(fairq.flows, fairq.ending[]) from public;
+
+create or replace function fairq._average(p_was double precision, p_sum numeric, p_count bigint)
+    returns double precision
+    language plpgsql
+    immutable
+    set search_path = pg_catalog, pg_temp
+as $fn$
+-- A moving average of weight 1/8, moved on by p_count values whose sum is p_sum, as if each were their mean.
+begin
+    if coalesce(p_count, 0) = 0 then
+        return p_was;
+    end if;
+    return coalesce(
+        p_sum::double precision / p_count
+        + (p_was - p_sum::double precision / p_count) * power(0.875::double precision, p_count::double precision),
+        p_sum::double precision / p_count
+    );
+end
+$fn$;
+comment on function fairq._average(double precision, numeric, bigint) is 'Moves an average on. Internal.';
+revoke all on function fairq._average(double precision, numeric, bigint) from public;
+
+create or replace function fairq._tokens(
+    p_tokens double precision, p_since timestamptz, p_rate double precision, p_burst integer, p_now timestamptz
+)
+    returns double precision
+    language plpgsql
+    immutable
+    set search_path = pg_catalog, pg_temp
+as $fn$
+-- R10: what is in a token bucket now; null without a bucket. A clock that was set back takes none away.
+begin
+    if p_tokens is null or p_rate is null then
+        return null;
+    end if;
+    return least(p_burst, p_tokens + p_rate * greatest(0, extract(epoch from p_now - p_since)::double precision));
+end
+$fn$;
+comment on function fairq._tokens(double precision, timestamptz, double precision, integer, timestamptz) is 'The tokens in a bucket. Internal.';
+revoke all on function fairq._tokens(double precision, timestamptz, double precision, integer, timestamptz) from public;
+
+create or replace function fairq._wished(
+    p_flow fairq.flows, p_wish fairq.tenants, p_charge text, p_has_token boolean, p_now timestamptz
+)
+    returns fairq.flows
+    language plpgsql
+    immutable
+    set search_path = pg_catalog, pg_temp
+as $fn$
+-- The flow as its operator wants it. A rate that is new finds a full bucket.
+declare
+    v_tokens double precision;
+begin
+    if p_wish.rate is not null then
+        v_tokens := least(
+            p_wish.burst,
+            coalesce(fairq._tokens(p_flow.tokens, p_flow.tokens_at, p_flow.rate, p_flow.burst, p_now), p_wish.burst)
+        );
+        if p_has_token then
+            -- its time has come; what rounding left short of one is one
+            v_tokens := greatest(v_tokens, 1);
+        end if;
+    end if;
+    p_flow.weight := p_wish.weight;
+    p_flow.max_running := p_wish.max_running;
+    p_flow.paused := p_wish.paused;
+    p_flow.rate := p_wish.rate;
+    p_flow.burst := p_wish.burst;
+    p_flow.tokens := v_tokens;
+    p_flow.tokens_at := case when v_tokens is not null then p_now end;
+    p_flow.limited := coalesce(v_tokens < 1, false);
+    p_flow.token_due_at := case
+        when p_flow.limited then p_now + make_interval(secs => (1 - v_tokens) / p_wish.rate)
+    end;
+    p_flow.price := case when p_charge = 'time' then greatest(1, round(p_flow.estimate)) else 1000 end;
+    -- as the column computes it
+    p_flow.charge := greatest(1, round(p_flow.price * 2520 / p_flow.weight));
+    return p_flow;
+end
+$fn$;
+comment on function fairq._wished(fairq.flows, fairq.tenants, text, boolean, timestamptz) is 'Applies an operator''s wishes to a flow. Internal.';
+revoke all on function fairq._wished(fairq.flows, fairq.tenants, text, boolean, timestamptz) from public;
+
+create or replace function fairq._count_entrants(p_tick fairq.ticks, p_news fairq.news[])
+    returns fairq.ticks
+    language plpgsql
+    set search_path = pg_catalog, pg_temp
+as $fn$
+-- Opens flows for tenants that have none yet, and counts in those that are about to become backlogged: R3 asks for the
+-- number of backlogged tenants with all entrants in it, before any of them is placed.
+declare
+    v_tenants text[] := array(select distinct n.tenant from unnest(p_news) as n where n.state = 'queued');
+begin
+    if v_tenants = '{}' then
+        return p_tick;
+    end if;
+    perform fairq._open_flows(p_tick, v_tenants);
+    select
+        p_tick.backlogged + count(*),
+        p_tick.milliweight + coalesce(sum(round((fairq._wish(p_tick.queue, t.tenant)).weight * 1000)), 0)
+    into p_tick.backlogged, p_tick.milliweight
+    from unnest(v_tenants) as t(tenant)
+    cross join lateral (
+        select ff.has_work from fairq.flows as ff
+        where ff.queue = p_tick.queue and ff.tenant = t.tenant
+        order by ff.stamp desc
+        limit 1
+    ) as f
+    where not f.has_work;
+    return p_tick;
+end
+$fn$;
+comment on function fairq._count_entrants(fairq.ticks, fairq.news[]) is 'Counts tenants that become backlogged. Internal.';
+revoke all on function fairq._count_entrants(fairq.ticks, fairq.news[]) from public;
+
+create or replace function fairq._write_flow(p_flow fairq.flows, p_stamp bigint)
+    returns void
+    language plpgsql
+    set search_path = pg_catalog, pg_temp
+as $fn$
+begin
+    update fairq.flows as f
+    set
+        weight = p_flow.weight, max_running = p_flow.max_running, paused = p_flow.paused, rate = p_flow.rate,
+        burst = p_flow.burst, tokens = p_flow.tokens, tokens_at = p_flow.tokens_at, limited = p_flow.limited,
+        token_due_at = p_flow.token_due_at, vtime = p_flow.vtime, epoch = p_flow.epoch, estimate = p_flow.estimate,
+        price = p_flow.price, running = p_flow.running, head_at = p_flow.head_at, head_id = p_flow.head_id,
+        stamp = p_stamp + 1
+    where f.queue = p_flow.queue and f.tenant = p_flow.tenant and f.stamp = p_stamp;
+end
+$fn$;
+comment on function fairq._write_flow(fairq.flows, bigint) is 'Writes a flow that the news have changed. Internal.';
+revoke all on function fairq._write_flow(fairq.flows, bigint) from public;
+
+create or replace function fairq._apply(
+    p_tick fairq.ticks, p_news fairq.news[], p_endings fairq.ending[], p_settings fairq.queues, p_now timestamptz
+)
+    returns fairq.ticks
+    language plpgsql
+    set search_path = pg_catalog, pg_temp
+as $fn$
+-- Writes the news into the flows, all of one tenant's in one update, tenant by tenant; returns the tick as it is then.
+--
+-- The virtual time has been taken before. Ended attempts are settled first; then what operators want is in force; then:
+-- R2:     a flow that becomes backlogged starts no lower than the virtual time (R3: or a little above). Debt is kept.
+-- R11:    one that was held up (cap, pause, rate) and no longer is starts at most one job below it.
 -- Locks:  the queue's lock is held.
 -- Index:  flows_key_idx, newest version first; tenants_pkey.
 declare
-    v_first fairq.place;
+    v_new   record;
+    v_was   fairq.flows;
+    v_flow  fairq.flows;
+    v_start bigint;
+    v_can   boolean;
 begin
-    with merged as (
-        select
-            n.tenant,
-            coalesce(sum(n.ended), 0)::integer as ended,
-            bool_or(n.state = 'queued') as arrived,
-            array[
-                min(n.run_at) filter (where n.priority = 0 and n.state = 'queued'),
-                min(n.run_at) filter (where n.priority = 1 and n.state = 'queued'),
-                min(n.run_at) filter (where n.priority = 2 and n.state = 'queued'),
-                min(n.run_at) filter (where n.priority = 3 and n.state = 'queued')
-            ] as head_at,
-            array[
-                min(n.job_id) filter (where n.priority = 0 and n.state = 'queued'),
-                min(n.job_id) filter (where n.priority = 1 and n.state = 'queued'),
-                min(n.job_id) filter (where n.priority = 2 and n.state = 'queued'),
-                min(n.job_id) filter (where n.priority = 3 and n.state = 'queued')
-            ] as head_id
-        from unnest(p_news) as n
-        where n.state <> 'scheduled'
-        group by n.tenant
-    ), known as materialized (
-        -- offset 0: a probe for each tenant, never a join the planner may turn round
-        select
-            m.*, f.row_id, f.vtime, f.running, f.had_work, f.was_eligible, f.old_at, f.old_id,
-            coalesce(t.weight, 1) as weight, t.max_running, coalesce(t.paused, false) as paused,
-            -- as in flows.charge, at the weight it has now
-            greatest(1, round(1000 * 2520 / coalesce(t.weight, 1)))::bigint as charge
-        from merged as m
-        left join lateral (
-            select
-                ff.ctid as row_id, ff.vtime, ff.running, ff.has_work as had_work, ff.eligible as was_eligible,
-                ff.head_at as old_at, ff.head_id as old_id
-            from fairq.flows as ff
-            where ff.queue = p_queue and ff.tenant = m.tenant
-            order by ff.stamp desc
-            limit 1
-        ) as f on true
-        left join lateral (
-            select tt.weight, tt.max_running, tt.paused from fairq.tenants as tt
-            where tt.tenant = m.tenant and tt.queue = p_queue
-            offset 0
-        ) as t on true
-    ), put as (
-        update fairq.flows as f
-        set
-            weight      = k.weight,
-            max_running = k.max_running,
-            paused      = k.paused,
-            running     = k.running - k.ended,
-            vtime       = case
-                when k.arrived and not k.had_work then greatest(k.vtime, p_virtual_time)
-                when k.had_work and not k.was_eligible and not k.paused
-                     and (k.max_running is null or k.running - k.ended < k.max_running)
-                    then greatest(k.vtime, p_virtual_time - k.charge)
-                else k.vtime
-            end,
-            head_at     = array[
-                least(k.old_at[1], k.head_at[1]), least(k.old_at[2], k.head_at[2]),
-                least(k.old_at[3], k.head_at[3]), least(k.old_at[4], k.head_at[4])
-            ],
-            head_id     = array[
-                least(k.old_id[1], k.head_id[1]), least(k.old_id[2], k.head_id[2]),
-                least(k.old_id[3], k.head_id[3]), least(k.old_id[4], k.head_id[4])
-            ],
-            stamp       = f.stamp + 1
-        from known as k
-        where f.ctid = k.row_id
-        returning f.vtime, f.charge, f.served, f.tenant, f.eligible
-    ), opened as (
-        insert into fairq.flows (queue, tenant, weight, max_running, paused, vtime, head_at, head_id)
-        select p_queue, k.tenant, k.weight, k.max_running, k.paused, p_virtual_time, k.head_at, k.head_id
-        from known as k
-        where k.row_id is null and k.arrived
-        returning vtime, charge, served, tenant, eligible
-    )
-    select u.vtime, u.charge, u.served, u.tenant into v_first
-    from (select p.* from put as p union all select o.* from opened as o) as u
-    where u.eligible
-    order by u.vtime, u.charge, u.served, u.tenant
-    limit 1;
-    return v_first;
+    p_tick := fairq._count_entrants(p_tick, p_news);
+    for v_new in select m.* from fairq._merged(p_news, p_endings) as m loop
+        select f.* into v_was from fairq.flows as f
+        where f.queue = p_tick.queue and f.tenant = v_new.tenant
+        order by f.stamp desc
+        limit 1;
+        continue when not found;
+
+        v_flow := v_was;
+        if v_new.endings is not null then
+            v_flow := fairq._settled(v_flow, v_new.endings);
+        end if;
+        v_flow := fairq._wished(
+            v_flow, fairq._wish(p_tick.queue, v_new.tenant), p_settings.charge, v_new.has_token, p_now
+        );
+        v_can := not v_flow.paused and not v_flow.limited
+            and (v_flow.max_running is null or v_flow.running < v_flow.max_running);
+
+        if v_new.arrived and not v_was.has_work then
+            p_tick.activations := p_tick.activations + 1;
+            v_start := p_tick.virtual_time;
+            if v_flow.vtime <= v_start then
+                v_start := v_start + fairq._spread(p_tick, v_flow.weight, v_flow.charge);
+            end if;
+        else
+            if v_was.has_work then
+                p_tick.milliweight := p_tick.milliweight
+                    + (round(v_flow.weight * 1000) - round(v_was.weight * 1000))::bigint;
+            end if;
+            v_start := case when v_was.has_work and not v_was.eligible and v_can then p_tick.virtual_time - v_flow.charge end;
+        end if;
+        if v_start > v_flow.vtime then
+            v_flow.vtime := v_start;
+            v_flow.epoch := v_flow.epoch + 1;
+        end if;
+
+        for v_class in 1..4 loop
+            v_flow.head_at[v_class] := least(v_flow.head_at[v_class], v_new.head_at[v_class]);
+            v_flow.head_id[v_class] := least(v_flow.head_id[v_class], v_new.head_id[v_class]);
+        end loop;
+        perform fairq._write_flow(v_flow, v_was.stamp);
+        if v_can and (v_was.has_work or v_new.arrived) then
+            p_tick.pick_floor := least(
+                p_tick.pick_floor, row(v_flow.vtime, v_flow.charge, v_flow.served, v_flow.tenant)::fairq.place
+            );
+        end if;
+    end loop;
+    return p_tick;
 end
 $fn$;
-comment on function fairq._apply(text, fairq.news[], bigint) is 'Writes the news of a look into the flows. Internal.';
-revoke all on function fairq._apply(text, fairq.news[], bigint) from public;
+comment on function fairq._apply(fairq.ticks, fairq.news[], fairq.ending[], fairq.queues, timestamptz) is 'Writes the news of a look into the flows. Internal.';
+revoke all on function fairq._apply(fairq.ticks, fairq.news[], fairq.ending[], fairq.queues, timestamptz) from public;
 
 create or replace function fairq._pick(
-    p_tick fairq.ticks, p_snap pg_snapshot, p_own xid8, p_want integer, p_tenants text[], p_skip bigint[]
+    p_tick fairq.ticks, p_snap pg_snapshot, p_own xid8, p_now timestamptz, p_want integer, p_longest bigint,
+    p_by_cost boolean, p_tenants text[], p_skip bigint[], p_stuck text[]
 )
     returns fairq.pick[]
     language plpgsql
@@ -2693,10 +3291,9 @@ declare
 begin
     with flow as materialized (
         (
-            select f.ctid as row_id, f.tenant, f.vtime, f.charge, f.served, f.head_at, f.head_id,
-                   least(coalesce(f.max_running - f.running, p_want), p_want) as room
+            select f.ctid as row_id, f.*
             from fairq.flows as f
-            where p_tenants = '{*}' and f.queue = p_tick.queue and f.eligible
+            where p_tenants = '{*}' and f.tenant <> all (p_stuck) and f.queue = p_tick.queue and f.eligible
               and (f.vtime, f.charge, f.served, f.tenant) >= (
                   (p_tick.pick_floor).vtime, (p_tick.pick_floor).charge, (p_tick.pick_floor).served,
                   (p_tick.pick_floor).tenant
@@ -2709,33 +3306,46 @@ begin
             select f.*
             from unnest(p_tenants) as t(tenant)
             cross join lateral (
-                select ff.ctid as row_id, ff.tenant, ff.vtime, ff.charge, ff.served, ff.head_at, ff.head_id,
-                       case when ff.eligible then least(coalesce(ff.max_running - ff.running, p_want), p_want) end as room
+                select ff.ctid as row_id, ff.*
                 from fairq.flows as ff
                 where ff.queue = p_tick.queue and ff.tenant = t.tenant
                 order by ff.stamp desc
                 limit 1
             ) as f
-            where p_tenants <> '{*}' and f.room is not null
+            where p_tenants <> '{*}' and f.tenant <> all (p_stuck) and f.eligible
             order by f.vtime, f.charge, f.served, f.tenant
             limit p_want
         )
+    ), open as materialized (
+        -- how many a flow may have now, and what each costs it: a claim prepays no more than its lease
+        select
+            f.*,
+            least(
+                p_want, f.max_running - f.running,
+                floor(fairq._tokens(f.tokens, f.tokens_at, f.rate, f.burst, p_now))::integer
+            ) as room,
+            least(f.price, p_longest) as paid,
+            case
+                when f.price > p_longest then greatest(1, round(p_longest * 2520 / f.weight))::bigint
+                else f.charge
+            end as step
+        from flow as f
     ), deep as materialized (
-        -- Deep enough that one pass is mostly enough, shallow enough not to read n jobs of each of n flows; and where there
-        -- are as many flows as jobs are wanted, each has one before any has one beyond the start tag of the last.
+        -- Deep enough that one pass is mostly enough, shallow enough not to read n jobs of each of n flows; and where
+        -- there are as many flows as jobs are wanted, each has one before any has one beyond the start tag of the last.
         select
             f.*, least(
                 f.room,
                 case when u.flows <= 1 then p_want else 4 + 2 * p_want / u.flows end,
-                case when u.flows = p_want then (u.last - f.vtime) / f.charge + 1 end
+                case when u.flows = p_want then (u.last - f.vtime) / f.step + 1 end
             )::integer as depth
-        from flow as f
-        cross join (select count(*) as flows, max(x.vtime) as last from flow as x) as u
+        from open as f
+        cross join (select count(*) as flows, max(x.vtime) as last from open as x) as u
     ), head as materialized (
         select
-            f.row_id as flow_row, f.tenant, f.charge, f.served, f.room, f.depth,
-            h.job_row, h.job_id, h.priority, h.run_at, h.nth, f.vtime + (h.nth - 1) * f.charge as tag,
-            h.next_priority, h.next_run_at, h.next_job_id
+            f.row_id as flow_row, f.tenant, f.charge, f.served, f.room, f.depth, f.weight, f.step, f.paid, f.epoch,
+            h.job_row, h.job_id, h.priority, h.run_at, h.nth, f.vtime + (h.nth - 1) * f.step as tag,
+            h.next_priority, h.next_run_at, h.next_job_id, h.cost
         from deep as f
         left join lateral (
             select
@@ -2746,7 +3356,7 @@ begin
                 select j.*
                 from unnest(f.head_at, f.head_id) with ordinality as c(run_at, job_id, class)
                 cross join lateral (
-                    select jj.ctid as job_row, jj.job_id, jj.priority, jj.run_at
+                    select jj.ctid as job_row, jj.job_id, jj.priority, jj.run_at, jj.cost
                     from fairq.jobs as jj
                     where jj.queue = p_tick.queue and jj.tenant = f.tenant and jj.state = 'queued'
                       and jj.priority = c.class - 1
@@ -2769,7 +3379,7 @@ begin
         where h.nth <= h.depth
           and h.tag < coalesce(
               (
-                  select min(x.tag + x.charge) from head as x
+                  select min(x.tag + x.step) from head as x
                   where x.nth = x.depth and x.nth < x.room and x.next_job_id is not null
               ),
               9223372036854775807
@@ -2785,8 +3395,10 @@ begin
     )
     select array_agg(
         row(
-            u.turn, u.flow_row, u.job_row, u.tenant, u.job_id, u.priority, u.run_at, u.nth, u.tag, u.charge,
-            u.next_priority, u.next_run_at, u.next_job_id
+            u.turn, u.flow_row, u.job_row, u.tenant, u.job_id, u.priority, u.run_at, u.nth, u.tag,
+            case when p_by_cost then greatest(1, round(u.cost * 1000 * 2520 / u.weight))::bigint else u.step end,
+            case when p_by_cost then greatest(1, round(u.cost * 1000))::bigint else u.paid end,
+            u.epoch, u.next_priority, u.next_run_at, u.next_job_id
         )::fairq.pick
     )
     into v_picks
@@ -2800,12 +3412,12 @@ begin
     return v_picks;
 end
 $fn$;
-comment on function fairq._pick(fairq.ticks, pg_snapshot, xid8, integer, text[], bigint[]) is 'Chooses the next jobs of a queue in fair order. Internal.';
-revoke all on function fairq._pick(fairq.ticks, pg_snapshot, xid8, integer, text[], bigint[]) from public;
+comment on function fairq._pick(fairq.ticks, pg_snapshot, xid8, timestamptz, integer, bigint, boolean, text[], bigint[], text[]) is 'Chooses the next jobs of a queue in fair order. Internal.';
+revoke all on function fairq._pick(fairq.ticks, pg_snapshot, xid8, timestamptz, integer, bigint, boolean, text[], bigint[], text[]) from public;
 
 create or replace function fairq._lease(
     p_queue text, p_picks fairq.pick[], p_dispatch bigint, p_owner text, p_caller text, p_now timestamptz,
-    p_lease interval
+    p_lease interval, p_by_time boolean
 )
     returns setof fairq.claimed_job
     language plpgsql
@@ -2819,7 +3431,7 @@ begin
     with held as materialized (
         select
             p.turn, j.job_id, j.tenant, j.task, j.payload, j.priority, j.attempts + 1 as attempt, j.max_attempts, j.run_at,
-            j.created_at, gen_random_uuid() as lease_token
+            j.created_at, gen_random_uuid() as lease_token, p.price, p.epoch
         from unnest(p_picks) as p
         cross join lateral (
             -- its state once more: a lock follows the row to a version that the pick has not seen
@@ -2832,11 +3444,12 @@ begin
         select count(*) = (select count(*) from unnest(p_picks) as p where p.turn is not null) as yes from held
     ), leased as (
         insert into fairq.leases (
-            job_id, queue, tenant, caller, lease_owner, lease_token, attempt, started_at, lease_expires_at, dispatch
+            job_id, queue, tenant, caller, lease_owner, lease_token, attempt, started_at, lease_expires_at, dispatch,
+            prepaid, epoch
         )
         select
             h.job_id, p_queue, h.tenant, p_caller, p_owner, h.lease_token, h.attempt, p_now, p_now + p_lease,
-            p_dispatch + h.turn
+            p_dispatch + h.turn, case when p_by_time then h.price end, h.epoch
         from held as h
         where (select c.yes from complete as c)
     )
@@ -2848,8 +3461,8 @@ begin
     order by h.turn;
 end
 $fn$;
-comment on function fairq._lease(text, fairq.pick[], bigint, text, text, timestamptz, interval) is 'Leases the chosen jobs to a worker. Internal.';
-revoke all on function fairq._lease(text, fairq.pick[], bigint, text, text, timestamptz, interval) from public;
+comment on function fairq._lease(text, fairq.pick[], bigint, text, text, timestamptz, interval, boolean) is 'Leases the chosen jobs to a worker. Internal.';
+revoke all on function fairq._lease(text, fairq.pick[], bigint, text, text, timestamptz, interval, boolean) from public;
 
 create or replace function fairq._held_by_others(p_picks fairq.pick[])
     returns bigint[]
@@ -2868,46 +3481,80 @@ $fn$;
 comment on function fairq._held_by_others(fairq.pick[]) is 'Which of the chosen jobs are held by other sessions. Internal.';
 revoke all on function fairq._held_by_others(fairq.pick[]) from public;
 
-create or replace function fairq._charge(p_picks fairq.pick[], p_dispatch bigint)
-    returns void
+create or replace function fairq._charge(p_tick fairq.ticks, p_picks fairq.pick[], p_dispatch bigint, p_now timestamptz)
+    returns fairq.ticks
     language plpgsql
     set search_path = pg_catalog, pg_temp
 as $fn$
 -- Moves each picked flow past its jobs: charged, counted, its heads at the next one. A flow found empty only loses its
--- heads.
+-- heads. Returns the tick, with what runs and who is backlogged counted anew.
 --
 -- Locks:  the queue's lock is held.
+declare
+    v_minute bigint := floor(extract(epoch from p_now) / 60);
+    v_sum    record;
 begin
-    update fairq.flows as f
-    set
-        vtime   = f.vtime + s.took * f.charge,
-        running = f.running + s.took,
-        served  = coalesce(p_dispatch + s.turn, f.served),
-        stamp   = f.stamp + 1,
-        -- priorities before the next job's are used up, those after it are as they were
-        head_at = array[
-            case when s.next_priority = 0 then s.next_run_at end,
-            case when s.next_priority = 1 then s.next_run_at when s.next_priority < 1 then f.head_at[2] end,
-            case when s.next_priority = 2 then s.next_run_at when s.next_priority < 2 then f.head_at[3] end,
-            case when s.next_priority = 3 then s.next_run_at when s.next_priority < 3 then f.head_at[4] end
-        ],
-        head_id = array[
-            case when s.next_priority = 0 then s.next_job_id end,
-            case when s.next_priority = 1 then s.next_job_id when s.next_priority < 1 then f.head_id[2] end,
-            case when s.next_priority = 2 then s.next_job_id when s.next_priority < 2 then f.head_id[3] end,
-            case when s.next_priority = 3 then s.next_job_id when s.next_priority < 3 then f.head_id[4] end
-        ]
-    from (
+    with spent as (
+        -- the last job of each flow says it all: the jobs of a pass cost a flow the same
         select distinct on (p.flow_row)
-            p.flow_row, coalesce(p.nth, 0) as took, p.turn, p.next_priority, p.next_run_at, p.next_job_id
+            p.flow_row, coalesce(p.nth, 0) as took, coalesce(p.nth * p.charge, 0) as charge,
+            coalesce(p.nth * p.price, 0) as price, p.turn, p.next_priority, p.next_run_at, p.next_job_id
         from unnest(p_picks) as p
         order by p.flow_row, p.nth desc
-    ) as s
-    where f.ctid = s.flow_row;
+    ), moved as (
+        update fairq.flows as f
+        set
+            vtime        = f.vtime + s.charge,
+            running      = f.running + s.took,
+            served       = coalesce(p_dispatch + s.turn, f.served),
+            stamp        = f.stamp + 1,
+            tokens       = fairq._tokens(f.tokens, f.tokens_at, f.rate, f.burst, p_now) - s.took,
+            tokens_at    = case when f.rate is not null then p_now end,
+            limited      = coalesce(fairq._tokens(f.tokens, f.tokens_at, f.rate, f.burst, p_now) - s.took < 1, false),
+            token_due_at = p_now + make_interval(secs => (
+                1 + s.took - fairq._tokens(f.tokens, f.tokens_at, f.rate, f.burst, p_now)
+            ) / f.rate),
+            minute       = v_minute,
+            started      = array[
+                s.took + case when f.minute = v_minute then f.started[1] else 0 end,
+                case f.minute when v_minute then f.started[2] when v_minute - 1 then f.started[1] else 0 end
+            ],
+            spent        = array[
+                s.price + case when f.minute = v_minute then f.spent[1] else 0 end,
+                case f.minute when v_minute then f.spent[2] when v_minute - 1 then f.spent[1] else 0 end
+            ],
+            -- priorities before the next job's are used up, those after it are as they were
+            head_at      = array[
+                case when s.next_priority = 0 then s.next_run_at end,
+                case when s.next_priority = 1 then s.next_run_at when s.next_priority < 1 then f.head_at[2] end,
+                case when s.next_priority = 2 then s.next_run_at when s.next_priority < 2 then f.head_at[3] end,
+                case when s.next_priority = 3 then s.next_run_at when s.next_priority < 3 then f.head_at[4] end
+            ],
+            head_id      = array[
+                case when s.next_priority = 0 then s.next_job_id end,
+                case when s.next_priority = 1 then s.next_job_id when s.next_priority < 1 then f.head_id[2] end,
+                case when s.next_priority = 2 then s.next_job_id when s.next_priority < 2 then f.head_id[3] end,
+                case when s.next_priority = 3 then s.next_job_id when s.next_priority < 3 then f.head_id[4] end
+            ]
+        from spent as s
+        where f.ctid = s.flow_row
+        returning s.took, f.has_work, f.weight
+    )
+    select
+        sum(m.took) as took, count(*) filter (where not m.has_work) as gone,
+        coalesce(sum(round(m.weight * 1000)) filter (where not m.has_work), 0) as milliweight
+    into v_sum
+    from moved as m;
+
+    p_tick.running := p_tick.running + v_sum.took;
+    p_tick.backlogged := p_tick.backlogged - v_sum.gone;
+    p_tick.milliweight := p_tick.milliweight - v_sum.milliweight;
+    p_tick.tokens := p_tick.tokens - v_sum.took;
+    return p_tick;
 end
 $fn$;
-comment on function fairq._charge(fairq.pick[], bigint) is 'Charges the flows for the chosen jobs. Internal.';
-revoke all on function fairq._charge(fairq.pick[], bigint) from public;
+comment on function fairq._charge(fairq.ticks, fairq.pick[], bigint, timestamptz) is 'Charges the flows for the chosen jobs. Internal.';
+revoke all on function fairq._charge(fairq.ticks, fairq.pick[], bigint, timestamptz) from public;
 
 create or replace function fairq._write_tick(p_tick fairq.ticks)
     returns void
@@ -2926,9 +3573,11 @@ begin
       )
     order by f.vtime, f.charge, f.served, f.tenant
     limit 1;
-    if found then
-        p_tick.pick_floor := v_floor;
-    end if;
+    -- with no flow eligible there is nothing below any place: who becomes eligible lowers the floor again
+    p_tick.pick_floor := case
+        when found then v_floor
+        else row(9223372036854775807, 9223372036854775807, 9223372036854775807, '')::fairq.place
+    end;
 
     delete from fairq.ticks as t where t.queue = p_tick.queue and t.tick_id = p_tick.tick_id;
     p_tick.tick_id := p_tick.tick_id + 1;
@@ -2938,8 +3587,52 @@ $fn$;
 comment on function fairq._write_tick(fairq.ticks) is 'Writes down what the scheduler must remember. Internal.';
 revoke all on function fairq._write_tick(fairq.ticks) from public;
 
+create or replace function fairq._tokens_due(p_tick fairq.ticks, p_now timestamptz, p_limit integer)
+    returns fairq.moved
+    language plpgsql
+    set search_path = pg_catalog, pg_temp
+as $fn$
+-- R10: flows whose next token has come. They come back by themselves, at the first claim after it.
+--
+-- Index:  flows_token_idx, from the token floor.
+declare
+    v_moved fairq.moved := row(null, '{}'::fairq.ending[], p_now)::fairq.moved;
+begin
+    select array_agg(row(d.tenant, 'token', null, null, null)::fairq.news), max(d.token_due_at)
+    into v_moved.news, v_moved.floor
+    from (
+        select f.tenant, f.token_due_at from fairq.flows as f
+        where f.queue = p_tick.queue and f.limited
+          and f.token_due_at >= p_tick.token_floor and f.token_due_at <= p_now
+        order by f.token_due_at
+        limit p_limit
+    ) as d;
+    if cardinality(v_moved.news) = p_limit then
+        return v_moved;
+    end if;
+    return row(coalesce(v_moved.news, '{}'), v_moved.endings, p_now)::fairq.moved;
+end
+$fn$;
+comment on function fairq._tokens_due(fairq.ticks, timestamptz, integer) is 'Finds limited flows whose next token has come. Internal.';
+revoke all on function fairq._tokens_due(fairq.ticks, timestamptz, integer) from public;
+
+create or replace function fairq._everyones_news(p_queue text)
+    returns fairq.news[]
+    language plpgsql
+    set search_path = pg_catalog, pg_temp
+as $fn$
+-- The wishes for * or the way of charging have changed: every flow is gone through, once.
+begin
+    return array(
+        select row(f.tenant, 'wish', null, null, null)::fairq.news from fairq.flows as f where f.queue = p_queue
+    );
+end
+$fn$;
+comment on function fairq._everyones_news(text) is 'News for every flow of a queue. Internal.';
+revoke all on function fairq._everyones_news(text) from public;
+
 create or replace function fairq._catch_up(
-    p_tick fairq.ticks, p_snap pg_snapshot, p_own xid8, p_now timestamptz, p_limit integer
+    p_tick fairq.ticks, p_snap pg_snapshot, p_own xid8, p_settings fairq.queues, p_now timestamptz, p_limit integer
 )
     returns fairq.ticks
     language plpgsql
@@ -2950,26 +3643,32 @@ as $fn$
 --
 -- Locks:  the queue's lock is held.
 declare
-    v_news  fairq.news[] := fairq._look(p_tick, p_snap, p_own);
-    v_moved fairq.moved;
+    v_look    fairq.moved := fairq._look(p_tick, p_snap, p_own);
+    v_expired fairq.moved := fairq._expire_due(p_tick, p_now, 100);
+    v_due     fairq.moved;
+    v_tokens  fairq.moved := fairq._tokens_due(p_tick, p_now, greatest(p_limit, 100));
+    v_news    fairq.news[];
+    v_endings fairq.ending[] := v_look.endings || v_expired.endings;
 begin
-    p_tick.promote_floor := least(
-        p_tick.promote_floor, (select min(n.run_at) from unnest(v_news) as n where n.state = 'scheduled')
-    );
+    p_tick.expire_floor := v_expired.floor;
+    p_tick.token_floor := v_tokens.floor;
+    p_tick.promote_floor := least(p_tick.promote_floor, v_look.floor);
+    v_due := fairq._promote_due(p_tick, p_snap, p_own, p_now, greatest(p_limit, 100));
+    p_tick.promote_floor := v_due.floor;
 
-    v_moved := fairq._expire_due(p_tick, p_now, 100);
-    v_news := v_news || v_moved.news;
-    p_tick.expire_floor := v_moved.floor;
-
-    v_moved := fairq._promote_due(p_tick, p_snap, p_own, p_now, greatest(p_limit, 100));
-    v_news := v_news || v_moved.news;
-    p_tick.promote_floor := v_moved.floor;
-
-    if cardinality(v_news) > 0 then
-        p_tick.virtual_time := fairq._virtual_time(p_tick);
-        p_tick.pick_floor := least(p_tick.pick_floor, fairq._apply(p_tick.queue, v_news, p_tick.virtual_time));
+    v_news := v_look.news || v_expired.news || v_tokens.news || v_due.news;
+    if p_tick.charge <> p_settings.charge
+       or exists (select from unnest(v_look.news) as n where n.tenant = '*' and n.state = 'wish') then
+        v_news := v_news || fairq._everyones_news(p_tick.queue);
+        p_tick.charge := p_settings.charge;
     end if;
-    if cardinality(v_news) > 0 or p_tick.ticked_at not between p_now - interval '1 second' and p_now then
+
+    if cardinality(v_news) > 0 or cardinality(v_endings) > 0 then
+        p_tick.virtual_time := fairq._virtual_time(p_tick);
+        p_tick := fairq._apply(p_tick, v_news, v_endings, p_settings, p_now);
+        p_tick := fairq._count_endings(p_tick, v_endings);
+        p_tick.ticked_at := p_now;
+    elsif p_tick.ticked_at not between p_now - interval '1 second' and p_now then
         p_tick.ticked_at := p_now;
     end if;
     p_tick.seen := p_snap;
@@ -2977,36 +3676,108 @@ begin
     return p_tick;
 end
 $fn$;
-comment on function fairq._catch_up(fairq.ticks, pg_snapshot, xid8, timestamptz, integer) is 'Brings the scheduler up to date. Internal.';
-revoke all on function fairq._catch_up(fairq.ticks, pg_snapshot, xid8, timestamptz, integer) from public;
+comment on function fairq._catch_up(fairq.ticks, pg_snapshot, xid8, fairq.queues, timestamptz, integer) is 'Brings the scheduler up to date. Internal.';
+revoke all on function fairq._catch_up(fairq.ticks, pg_snapshot, xid8, fairq.queues, timestamptz, integer) from public;
 
-create or replace function fairq._reopen(p_tick fairq.ticks, p_job_ids bigint[])
-    returns fairq.place
+create or replace function fairq._count_endings(p_tick fairq.ticks, p_endings fairq.ending[])
+    returns fairq.ticks
+    language plpgsql
+    immutable
+    set search_path = pg_catalog, pg_temp
+as $fn$
+-- What ended, counted for the queue as a whole.
+declare
+    v_sum record;
+begin
+    if p_endings <> '{}' then
+        select sum(e.ended) as ended, sum(e.measured) as measured, sum(e.elapsed) as elapsed into v_sum
+        from unnest(p_endings) as e;
+        p_tick.running := p_tick.running - v_sum.ended;
+        p_tick.mean := fairq._average(p_tick.mean, v_sum.elapsed, v_sum.measured);
+    end if;
+    return p_tick;
+end
+$fn$;
+comment on function fairq._count_endings(fairq.ticks, fairq.ending[]) is 'Counts ended attempts of a queue. Internal.';
+revoke all on function fairq._count_endings(fairq.ticks, fairq.ending[]) from public;
+
+create or replace function fairq._queue_tokens(p_tick fairq.ticks, p_settings fairq.queues, p_now timestamptz)
+    returns double precision
+    language plpgsql
+    immutable
+    set search_path = pg_catalog, pg_temp
+as $fn$
+-- The tokens in the queue's own bucket; full when its rate is new, none counted without one.
+begin
+    return case
+        when p_settings.rate is null then null
+        else coalesce(
+            fairq._tokens(p_tick.tokens, p_tick.tokens_at, p_settings.rate, p_settings.burst, p_now), p_settings.burst
+        )
+    end;
+end
+$fn$;
+comment on function fairq._queue_tokens(fairq.ticks, fairq.queues, timestamptz) is 'The tokens of a queue. Internal.';
+revoke all on function fairq._queue_tokens(fairq.ticks, fairq.queues, timestamptz) from public;
+
+create or replace function fairq._room(p_tick fairq.ticks, p_settings fairq.queues, p_limit integer)
+    returns integer
+    language plpgsql
+    immutable
+    set search_path = pg_catalog, pg_temp
+as $fn$
+-- How many jobs the queue as a whole may start now, of those asked for.
+begin
+    return case
+        when p_settings.paused then 0
+        else greatest(0, least(p_limit, p_settings.max_running - p_tick.running, floor(p_tick.tokens)))
+    end;
+end
+$fn$;
+comment on function fairq._room(fairq.ticks, fairq.queues, integer) is 'What cap and rate of a queue leave of a claim. Internal.';
+revoke all on function fairq._room(fairq.ticks, fairq.queues, integer) from public;
+
+create or replace function fairq._news_of(p_job_ids bigint[])
+    returns fairq.news[]
     language plpgsql
     set search_path = pg_catalog, pg_temp
 as $fn$
--- A head must not move past a job that was skipped because somebody held it: if they let it go, nothing will tell of
--- it.
+-- Jobs that were skipped because somebody held them, as news: a head must not move past them, since if they are let go,
+-- nothing will tell of it.
 begin
-    return fairq._apply(
-        p_tick.queue,
-        array(
-            select row(j.tenant, 'queued', j.priority, j.run_at, j.job_id, 0)::fairq.news
-            from unnest(p_job_ids) as s(job_id)
-            cross join lateral (
-                -- its state is looked at outside: in here it would make jobs_claim_idx a candidate
-                select jj.tenant, jj.priority, jj.run_at, jj.job_id, jj.state from fairq.jobs as jj
-                where jj.job_id = s.job_id
-                offset 0
-            ) as j
-            where j.state = 'queued'
-        ),
-        p_tick.virtual_time
+    return array(
+        select row(j.tenant, 'queued', j.priority, j.run_at, j.job_id)::fairq.news
+        from unnest(p_job_ids) as s(job_id)
+        cross join lateral (
+            -- its state is looked at outside: in here it would make jobs_claim_idx a candidate
+            select jj.tenant, jj.priority, jj.run_at, jj.job_id, jj.state from fairq.jobs as jj
+            where jj.job_id = s.job_id
+            offset 0
+        ) as j
+        where j.state = 'queued'
     );
 end
 $fn$;
-comment on function fairq._reopen(fairq.ticks, bigint[]) is 'Sets heads back to jobs that were skipped. Internal.';
-revoke all on function fairq._reopen(fairq.ticks, bigint[]) from public;
+comment on function fairq._news_of(bigint[]) is 'Makes news of jobs that were skipped. Internal.';
+revoke all on function fairq._news_of(bigint[]) from public;
+
+create or replace function fairq._stuck(p_picks fairq.pick[], p_skip bigint[])
+    returns text[]
+    language plpgsql
+    immutable
+    set search_path = pg_catalog, pg_temp
+as $fn$
+-- Tenants of which somebody holds job after job (a purge under way): the rest of this claim goes without them, rather
+-- than feel its way through all of them.
+begin
+    return case
+        when cardinality(p_skip) < 100 then '{}'
+        else array(select distinct p.tenant from unnest(p_picks) as p where p.job_id = any (p_skip))
+    end;
+end
+$fn$;
+comment on function fairq._stuck(fairq.pick[], bigint[]) is 'Tenants whose jobs are held by others. Internal.';
+revoke all on function fairq._stuck(fairq.pick[], bigint[]) from public;
 
 create or replace function fairq._dispatch(
     p_queue text, p_owner text, p_caller text, p_limit integer, p_lease interval, p_tenants text[],
@@ -3019,51 +3790,68 @@ as $fn$
 -- queued -> running: the scheduler's step, whole.
 --
 -- p_now:  the clock; null for the real one, read once the lock is held. Tests move time here and nowhere else.
--- Fair:   n jobs are n single picks in one hold of the lock; see _pick.
+-- Fair:   n jobs are n single picks in one hold of the lock; see _pick. Where jobs declare their cost, no two of a tenant
+--         need cost the same, and they are picked one by one.
 -- Locks:  the queue's lock, to the end of the transaction; everything else is skipped if held.
 declare
     v_now      timestamptz;
+    v_settings fairq.queues;
     v_snap     pg_snapshot;
     v_own      xid8;
-    v_tick     fairq.ticks;
     v_was      fairq.ticks;
+    v_tick     fairq.ticks;
+    v_longest  bigint;
     v_picks    fairq.pick[];
     v_skip     bigint[] := '{}';
+    v_stuck    text[] := '{}';
     v_dispatch bigint;
     v_got      integer;
-    v_left     integer := p_limit;
+    v_left     integer;
 begin
     perform fairq._lock_queue(p_queue);
     v_now := coalesce(p_now, clock_timestamp());
+    v_settings := fairq._queue_settings(p_queue);
     v_own := pg_current_xact_id();
-    v_was := fairq._last_tick(p_queue, v_now);
+    v_was := fairq._last_tick(p_queue, v_settings, v_now);
     -- one snapshot judges everything that follows: two statements would have two
     v_snap := pg_current_snapshot();
-    v_tick := fairq._catch_up(v_was, v_snap, v_own, v_now, p_limit);
+    v_tick := fairq._catch_up(v_was, v_snap, v_own, v_settings, v_now, p_limit);
+    v_tick.tokens := fairq._queue_tokens(v_tick, v_settings, v_now);
+    v_tick.tokens_at := v_now;
 
-    while v_left > 0 and not (fairq._queue_settings(p_queue)).paused loop
-        v_picks := fairq._pick(v_tick, v_snap, v_own, v_left, p_tenants, v_skip);
+    v_longest := case when v_settings.charge = 'time' then extract(epoch from p_lease) * 1000 end;
+    v_left := fairq._room(v_tick, v_settings, p_limit);
+    while v_left > 0 loop
+        v_picks := fairq._pick(
+            v_tick, v_snap, v_own, v_now, case when v_settings.charge = 'cost' then 1 else v_left end, v_longest,
+            v_settings.charge = 'cost', p_tenants, v_skip, v_stuck
+        );
         exit when v_picks is null;
 
         v_dispatch := nextval('fairq.dispatch_seq') * 1024;
         return query
-        select c.* from fairq._lease(p_queue, v_picks, v_dispatch, p_owner, p_caller, v_now, p_lease) as c;
+        select c.* from fairq._lease(
+            p_queue, v_picks, v_dispatch, p_owner, p_caller, v_now, p_lease, v_settings.charge = 'time'
+        ) as c;
         get diagnostics v_got = row_count;
         if v_got = 0 and exists (select from unnest(v_picks) as p where p.turn is not null) then
             v_skip := v_skip || fairq._held_by_others(v_picks);
+            v_stuck := v_stuck || fairq._stuck(v_picks, v_skip);
             continue;
         end if;
-        perform fairq._charge(v_picks, v_dispatch);
+        v_tick := fairq._charge(v_tick, v_picks, v_dispatch, v_now);
+        v_tick.ticked_at := v_now;
         v_left := v_left - v_got;
     end loop;
 
     if v_skip <> '{}' then
-        v_tick.pick_floor := least(v_tick.pick_floor, fairq._reopen(v_tick, v_skip));
+        v_tick := fairq._apply(v_tick, fairq._news_of(v_skip), '{}', v_settings, v_now);
+        v_tick.ticked_at := v_now;
     end if;
     if p_tenants = '{*}' then
         v_tick.found_empty := v_left > 0;
     end if;
-    if v_tick.ticked_at = v_now or v_tick.found_empty <> v_was.found_empty or v_skip <> '{}' then
+    if v_tick.ticked_at = v_now or v_tick.found_empty <> v_was.found_empty then
         perform fairq._write_tick(v_tick);
     end if;
 end
@@ -3173,7 +3961,9 @@ grant execute on function fairq.claim_jobs(text, text, integer, interval, text, 
 -- renew: running -> running, later lease
 --
 
-create or replace function fairq._renew(p_job_id bigint, p_token uuid, p_lease interval)
+create or replace function fairq._renew(
+    p_job_id bigint, p_token uuid, p_lease interval, p_now timestamptz default null
+)
     returns text
     language plpgsql
     set search_path = pg_catalog, pg_temp
@@ -3183,7 +3973,9 @@ as $fn$
 -- Locks:  the lease's row.
 -- Raises: 22023 for a lease the job's queue does not allow.
 declare
-    v_lease    fairq.leases := fairq._hold_lease(p_job_id, p_token, fairq._caller());
+    v_lease    fairq.leases := fairq._hold_lease(p_job_id, p_token, fairq._caller(), p_now);
+    v_now      timestamptz := coalesce(p_now, clock_timestamp());
+    v_prepaid  bigint;
     v_settings fairq.queues;
 begin
     if v_lease.job_id is null then
@@ -3196,15 +3988,26 @@ begin
     v_settings := fairq._queue_settings(v_lease.queue);
     p_lease := coalesce(p_lease, v_settings.default_lease);
     perform fairq._check_span('p_lease', p_lease, interval '1 millisecond', v_settings.longest_lease);
+    -- charged for the time it has had and for that it asks for
+    v_prepaid := greatest(
+        v_lease.prepaid, round(extract(epoch from v_now - v_lease.started_at + p_lease) * 1000)::bigint
+    );
+    if v_lease.prepaid < v_prepaid then
+        perform fairq._settle(
+            v_lease.queue, row(v_lease.tenant, v_lease.epoch, 0, 0, 0, v_prepaid - v_lease.prepaid, 0)::fairq.ending
+        );
+    end if;
     update fairq.leases as l
-    -- a shorter renewal never takes back time already granted
-    set lease_expires_at = greatest(l.lease_expires_at, clock_timestamp() + p_lease)
+    set
+        -- a shorter renewal never takes back time already granted
+        lease_expires_at = greatest(l.lease_expires_at, v_now + p_lease),
+        prepaid          = case when l.prepaid is not null then v_prepaid end
     where l.job_id = p_job_id;
     return 'renewed';
 end
 $fn$;
-comment on function fairq._renew(bigint, uuid, interval) is 'Renews one lease. Internal.';
-revoke all on function fairq._renew(bigint, uuid, interval) from public;
+comment on function fairq._renew(bigint, uuid, interval, timestamptz) is 'Renews one lease. Internal.';
+revoke all on function fairq._renew(bigint, uuid, interval, timestamptz) from public;
 
 create or replace function fairq.renew_job_lease(p_job_id bigint, p_token uuid, p_lease interval default null)
     returns boolean
@@ -3214,6 +4017,7 @@ create or replace function fairq.renew_job_lease(p_job_id bigint, p_token uuid, 
     -- see claim_jobs()
     set plan_cache_mode = force_generic_plan
     set enable_seqscan = off
+    set enable_bitmapscan = off
 as $fn$
 -- running -> running
 --
@@ -3252,6 +4056,7 @@ create or replace function fairq.renew_job_leases(p_job_ids bigint[], p_tokens u
     -- see claim_jobs()
     set plan_cache_mode = force_generic_plan
     set enable_seqscan = off
+    set enable_bitmapscan = off
 as $fn$
 -- running -> running; many at once
 --
@@ -3281,7 +4086,9 @@ grant execute on function fairq.renew_job_leases(bigint[], uuid[], interval) to 
 -- complete: running -> succeeded
 --
 
-create or replace function fairq._complete(p_job_ids bigint[], p_tokens uuid[], p_results jsonb[])
+create or replace function fairq._complete(
+    p_job_ids bigint[], p_tokens uuid[], p_results jsonb[], p_now timestamptz default null
+)
     returns integer[]
     language plpgsql
     set search_path = pg_catalog, pg_temp
@@ -3291,37 +4098,53 @@ as $fn$
 -- Each lease is locked first, by job id, and the clock read after that: a lease judged by a clock read before the wait
 -- would live too long. That is a statement of its own: when it had to wait for a renewal, the lease's new version is one
 -- that only the next statement sees. No shared row is written: the scheduler learns of it from the settlements.
+-- p_now:  the clock; null for the real one.
 -- Locks:  the leases' rows, then the jobs'.
 -- Index:  leases_pkey and jobs_pkey, a probe for each job.
+-- Raises: 40001 when a job's row was changed under its lease, which only a rebuild of the scheduler's memory does.
 declare
     v_caller text := fairq._caller();
     v_rows   tid[];
     v_times  timestamptz[];
     v_at     integer[];
     v_done   integer[];
+    v_ended  integer;
 begin
     with held as materialized (
-        select l.row_id, u.at, clock_timestamp() as now_held
+        select l.row_id, l.caller, l.lease_expires_at, u.at, coalesce(p_now, clock_timestamp()) as now_held
         from (
             select t.job_id, t.token, t.at from unnest(p_job_ids, p_tokens) with ordinality as t(job_id, token, at)
             order by t.job_id, t.at
         ) as u
         cross join lateral (
-            select ll.ctid as row_id from fairq.leases as ll
+            select ll.ctid as row_id, ll.caller, ll.lease_expires_at from fairq.leases as ll
             where ll.job_id = u.job_id and ll.lease_token = u.token
             for update
         ) as l
     )
-    select array_agg(h.row_id), array_agg(h.at), array_agg(h.now_held) into v_rows, v_at, v_times from held as h;
+    select array_agg(h.row_id), array_agg(h.at), array_agg(h.now_held) into v_rows, v_at, v_times
+    from held as h
+    -- here, by what was read under the lock: beside the delete it would make leases_expire_idx a candidate
+    where h.lease_expires_at > h.now_held and h.caller = v_caller;
 
     with ended as (
         delete from fairq.leases as l
         using unnest(v_rows, v_at, v_times) as h(row_id, at, now_held)
-        where l.ctid = h.row_id and l.lease_expires_at > h.now_held and l.caller = v_caller
+        where l.ctid = h.row_id
         returning l.*, h.at, h.now_held
     ), settled as (
-        insert into fairq.settlements (queue, tenant, attempts)
-        select e.queue, e.tenant, count(*) from ended as e group by e.queue, e.tenant
+        -- as in _ending, for attempts that are paid by the time they were held; one row for those of a tenant
+        insert into fairq.settlements (queue, tenant, epoch, ended, measured, elapsed, extra, refund)
+        select
+            h.queue, h.tenant, h.epoch, count(*), count(h.prepaid), coalesce(sum(h.held) filter (where h.prepaid > 0), 0),
+            coalesce(sum(greatest(0, h.held - h.prepaid)), 0), coalesce(sum(greatest(0, h.prepaid - h.held)), 0)
+        from (
+            select
+                e.queue, e.tenant, e.epoch, e.prepaid,
+                greatest(1, round(extract(epoch from e.now_held - e.started_at) * 1000))::bigint as held
+            from ended as e
+        ) as h
+        group by h.queue, h.tenant, h.epoch
     ), found as materialized (
         select e.*, j.row_id
         from ended as e
@@ -3345,12 +4168,16 @@ begin
             sha256(uuid_send(g.lease_token)), p_results[g.at]
         from gone as g
     )
-    select array_agg(g.at) into v_done from gone as g;
+    select array_agg(g.at), (select count(*) from ended) into v_done, v_ended from gone as g;
+    if cardinality(v_done) is distinct from nullif(v_ended, 0) then
+        -- a lease without its job would be a job that nobody ever finds: nothing of this may stay
+        raise exception 'a job was changed while it was completed' using errcode = '40001', hint = 'Try again.';
+    end if;
     return coalesce(v_done, '{}');
 end
 $fn$;
-comment on function fairq._complete(bigint[], uuid[], jsonb[]) is 'Completes jobs whose leases are alive. Internal.';
-revoke all on function fairq._complete(bigint[], uuid[], jsonb[]) from public;
+comment on function fairq._complete(bigint[], uuid[], jsonb[], timestamptz) is 'Completes jobs whose leases are alive. Internal.';
+revoke all on function fairq._complete(bigint[], uuid[], jsonb[], timestamptz) from public;
 
 create or replace function fairq._completed_before(p_job_id bigint, p_token uuid)
     returns boolean
@@ -3528,7 +4355,8 @@ comment on function fairq._error_document(text) is 'Turns an error of any kind i
 revoke all on function fairq._error_document(text) from public;
 
 create or replace function fairq._fail(
-    p_job_id bigint, p_token uuid, p_error jsonb, p_retry_delay interval, p_retry boolean
+    p_job_id bigint, p_token uuid, p_error jsonb, p_retry_delay interval, p_retry boolean,
+    p_now timestamptz default null
 )
     returns text
     language plpgsql
@@ -3538,14 +4366,15 @@ as $fn$
 --
 -- Locks:  the lease's row, then the job's.
 declare
-    v_lease fairq.leases := fairq._hold_lease(p_job_id, p_token, fairq._caller());
-    v_now   timestamptz := clock_timestamp();
+    v_lease fairq.leases := fairq._hold_lease(p_job_id, p_token, fairq._caller(), p_now);
+    v_now   timestamptz := coalesce(p_now, clock_timestamp());
     v_delay interval;
     v_ends  text;
 begin
     if v_lease.job_id is null then
         return null;
     end if;
+    perform fairq._settle(v_lease.queue, fairq._ending(v_lease, 'held', v_now));
 
     select case
         when v_lease.cancel_requested_at is not null then 'cancelled'
@@ -3572,8 +4401,8 @@ begin
     return case when v_delay > interval '0' then 'scheduled' else 'queued' end;
 end
 $fn$;
-comment on function fairq._fail(bigint, uuid, jsonb, interval, boolean) is 'Ends one failed attempt. Internal.';
-revoke all on function fairq._fail(bigint, uuid, jsonb, interval, boolean) from public;
+comment on function fairq._fail(bigint, uuid, jsonb, interval, boolean, timestamptz) is 'Ends one failed attempt. Internal.';
+revoke all on function fairq._fail(bigint, uuid, jsonb, interval, boolean, timestamptz) from public;
 
 create or replace function fairq._check_failure(p_retry_delay interval, p_retry boolean)
     returns void
@@ -3606,6 +4435,7 @@ create or replace function fairq.fail_job(
     -- see claim_jobs()
     set plan_cache_mode = force_generic_plan
     set enable_seqscan = off
+    set enable_bitmapscan = off
 as $fn$
 -- running -> scheduled, queued, dead, cancelled
 --
@@ -3635,6 +4465,7 @@ create or replace function fairq.fail_jobs(
     -- see claim_jobs()
     set plan_cache_mode = force_generic_plan
     set enable_seqscan = off
+    set enable_bitmapscan = off
 as $fn$
 -- running -> scheduled, queued, dead, cancelled; many at once
 --
@@ -3671,7 +4502,9 @@ grant execute on function fairq.fail_jobs(bigint[], uuid[], text[], interval, bo
 -- release: running -> queued, the attempt given back; scheduled when snoozed
 --
 
-create or replace function fairq._release(p_job_id bigint, p_token uuid, p_delay interval)
+create or replace function fairq._release(
+    p_job_id bigint, p_token uuid, p_delay interval, p_now timestamptz default null
+)
     returns text
     language plpgsql
     set search_path = pg_catalog, pg_temp
@@ -3680,12 +4513,21 @@ as $fn$
 --
 -- Locks:  the lease's row, then the job's.
 declare
-    v_lease fairq.leases := fairq._hold_lease(p_job_id, p_token, fairq._caller());
-    v_now   timestamptz := clock_timestamp();
+    v_lease fairq.leases := fairq._hold_lease(p_job_id, p_token, fairq._caller(), p_now);
+    v_now   timestamptz := coalesce(p_now, clock_timestamp());
 begin
     if v_lease.job_id is null then
         return null;
     end if;
+    -- a snooze pays for the time it was held; a job given back unstarted does not
+    perform fairq._settle(
+        v_lease.queue,
+        fairq._ending(
+            v_lease,
+            case when p_delay > interval '0' or v_lease.cancel_requested_at is not null then 'held' else 'nothing' end,
+            v_now
+        )
+    );
     if v_lease.cancel_requested_at is not null then
         perform fairq._end_job(v_lease, 'cancelled', v_now, null);
         return 'cancelled';
@@ -3701,8 +4543,8 @@ begin
     return case when p_delay > interval '0' then 'scheduled' else 'queued' end;
 end
 $fn$;
-comment on function fairq._release(bigint, uuid, interval) is 'Gives one job back. Internal.';
-revoke all on function fairq._release(bigint, uuid, interval) from public;
+comment on function fairq._release(bigint, uuid, interval, timestamptz) is 'Gives one job back. Internal.';
+revoke all on function fairq._release(bigint, uuid, interval, timestamptz) from public;
 
 create or replace function fairq.release_job(p_job_id bigint, p_token uuid, p_delay interval default null)
     returns text
@@ -3712,6 +4554,7 @@ create or replace function fairq.release_job(p_job_id bigint, p_token uuid, p_de
     -- see claim_jobs()
     set plan_cache_mode = force_generic_plan
     set enable_seqscan = off
+    set enable_bitmapscan = off
 as $fn$
 -- running -> queued, scheduled, cancelled
 --
@@ -3735,6 +4578,7 @@ create or replace function fairq.release_jobs(p_job_ids bigint[], p_tokens uuid[
     -- see claim_jobs()
     set plan_cache_mode = force_generic_plan
     set enable_seqscan = off
+    set enable_bitmapscan = off
 as $fn$
 -- running -> queued, scheduled, cancelled; many at once
 --
@@ -3882,6 +4726,7 @@ create or replace function fairq.cancel_job(p_job_id bigint)
     -- see claim_jobs()
     set plan_cache_mode = force_generic_plan
     set enable_seqscan = off
+    set enable_bitmapscan = off
 as $fn$
 -- queued, scheduled -> cancelled; running -> asked to stop
 --
@@ -3938,6 +4783,7 @@ create or replace function fairq.reschedule_job(
     -- see claim_jobs()
     set plan_cache_mode = force_generic_plan
     set enable_seqscan = off
+    set enable_bitmapscan = off
 as $fn$
 -- queued, scheduled -> queued, scheduled
 --
@@ -4000,6 +4846,7 @@ create or replace function fairq.retry_job(p_job_id bigint)
     -- see claim_jobs()
     set plan_cache_mode = force_generic_plan
     set enable_seqscan = off
+    set enable_bitmapscan = off
 as $fn$
 -- dead, cancelled -> queued, under its old id, with all its attempts before it again
 --

@@ -1,6 +1,8 @@
 -- A caller's temporary types, tables and operators never run code with the functions' rights.
 select plan(8);
 
+-- a run that failed may have left it
+drop role if exists fairq_test_thief;
 create role fairq_test_thief login in role fairq_worker, fairq_producer, fairq_operator;
 grant create on database :DBNAME to fairq_test_thief;
 

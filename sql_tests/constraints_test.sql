@@ -23,7 +23,8 @@ insert into good values
         "head_at": [null, null, null, null], "head_id": [null, null, null, null]}'),
     ('schedulers', '{"queue": "q"}'),
     ('ticks', '{"queue": "q", "tick_id": 1, "ticked_at": "2024-01-01", "boot_at": "2024-01-01", "system_identifier": 1,
-        "seen": "1:1:", "own_xid": "1", "virtual_time": 0, "pick_floor": 0, "promote_floor": "-infinity",
+        "seen": "1:1:", "own_xid": "1", "virtual_time": 0, "promote_floor": "-infinity",
+        "pick_floor": {"vtime": 0, "charge": 0, "served": 0, "tenant": ""},
         "expire_floor": "-infinity", "found_empty": false}'),
     ('settlements', '{"queue": "q", "tenant": "t", "ended_xid": "3", "attempts": 1}'),
     ('access_grants', '{"role_name": "r", "verb": "claim", "queue": "q", "tenant": "t"}');

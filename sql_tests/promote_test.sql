@@ -1,5 +1,5 @@
 -- promote: scheduled -> queued, when its time has come.
-select plan(21);
+select plan(26);
 
 -- given jobs that are due by now, and some that are not; a queue is known once it has been claimed from
 create function pg_temp.given_due(p_count integer, p_queue text default 'default') returns void language plpgsql as $fn$
@@ -40,6 +40,18 @@ select is(count(*), 5::bigint, 'a claim takes them all') from fairq_test.claim(1
 select is(j.run_at <= l.started_at, true, 'none before its time: ' || j.job_id)
 from fairq.jobs as j join fairq.leases as l using (job_id) where j.queue = 'limit' order by j.job_id limit 1;
 select is_empty('select * from fairq_test.claim(10, ''default'')', 'what is not due is not claimed');
+
+-- the scheduler hears of it, though it has seen the job before
+select fairq_test.given_jobs('a', 1, 'seen', p_delay => '1 day');
+select is_empty('select * from fairq_test.claim(1, ''seen'')', 'a look has seen the job wait');
+update fairq.jobs as j set run_at = clock_timestamp() where j.queue = 'seen';
+select is(fairq.promote_due_jobs('seen'), 1, 'it is promoted from outside');
+select is(count(*), 1::bigint, 'and claimed') from fairq_test.claim(1, 'seen');
+
+-- the limit is for all queues together
+select pg_temp.given_due(2, q.queue) from (values ('left'), ('right')) as q(queue);
+select is(fairq.promote_due_jobs(p_limit => 3), 3, 'no more than the limit are promoted, from however many queues');
+select is(fairq.promote_due_jobs(p_limit => 3), 1, 'the rest next time');
 
 -- refusals
 select fairq_test.refuses(format('select fairq.promote_due_jobs(p_limit => %s)', c.value), '22023', 'p_limit', 'refused: p_limit ' || c.value)

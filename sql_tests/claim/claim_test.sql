@@ -1,5 +1,5 @@
 -- claim: queued -> running. A lease is born.
-select plan(43);
+select plan(44);
 
 -- given one job; when it is claimed
 create temp table job as select * from fairq.enqueue_job('a', 'work', '{"x": 1}', p_priority => 1, p_max_attempts => 3);
@@ -98,6 +98,12 @@ select results_eq(
 );
 select is_empty('select * from fairq_test.claim(10, ''scoped'', p_tenant => ''nobody'')', 'an unknown tenant has none');
 select is_empty('select * from fairq_test.claim(10, ''nowhere'')', 'an unknown queue has none');
+
+select fairq_test.given_jobs('two', 1, q.queue) from (values ('left'), ('right')) as q(queue);
+select results_eq(
+    'select c.queue, j.queue collate "default" from fairq_test.claim(10, ''left'') as c join fairq.jobs as j using (job_id)',
+    $$ values ('left', 'left') $$, 'a claim in one queue gets nothing of another, though it is the same tenant''s'
+);
 
 -- the transaction around it
 begin;

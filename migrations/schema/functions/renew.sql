@@ -58,6 +58,7 @@ create or replace function fairq.renew_job_lease(p_job_id bigint, p_token uuid, 
     -- see claim_jobs()
     set plan_cache_mode = force_generic_plan
     set enable_seqscan = off
+    set enable_bitmapscan = off
 as $fn$
 -- running -> running
 --
@@ -96,6 +97,7 @@ create or replace function fairq.renew_job_leases(p_job_ids bigint[], p_tokens u
     -- see claim_jobs()
     set plan_cache_mode = force_generic_plan
     set enable_seqscan = off
+    set enable_bitmapscan = off
 as $fn$
 -- running -> running; many at once
 --
