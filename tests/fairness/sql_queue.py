@@ -28,6 +28,7 @@ class SqlQueue:
         self.tenants: list[str] = []
         self.numbers: dict[int, int] = {}
         self.tokens: dict[int, Any] = {}
+        conn.execute("select fairq.set_queue(%s, p_charge => 'jobs')", [self.name])
 
     def enqueue(self, tenant: str, count: int = 1, priority: int = 2, run_at: int = 0) -> list[int]:
         """
