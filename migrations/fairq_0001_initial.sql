@@ -1864,6 +1864,7 @@ create or replace function fairq.enqueue_job(
     -- a plan made while job_keys was empty would read all of it for each key (see claim_jobs())
     set plan_cache_mode = force_generic_plan
     set enable_seqscan = off
+    set enable_bitmapscan = off
 as $fn$
 -- none -> queued, scheduled
 --
@@ -2021,6 +2022,7 @@ create or replace function fairq.enqueue_jobs(p_jobs jsonb)
     -- see enqueue_job()
     set plan_cache_mode = force_generic_plan
     set enable_seqscan = off
+    set enable_bitmapscan = off
 as $fn$
 -- none -> queued, scheduled; many at once
 --
@@ -2470,10 +2472,8 @@ begin
         update fairq.jobs as j set changed_xid = '3' where j.queue = p_queue;
         -- its trigger stamps this transaction
         update fairq.tenants as t set weight = t.weight where t.queue = p_queue;
-        -- in one statement: an attempt that ends meanwhile is either counted and settled later, or neither
-        with settled as (
-            delete from fairq.settlements as s where s.queue = p_queue
-        )
+        -- an attempt that ends meanwhile waits for its job's row, which the first statement has changed
+        delete from fairq.settlements as s where s.queue = p_queue;
         update fairq.flows as f
         set
             stamp   = f.stamp + 1,
@@ -2526,14 +2526,23 @@ begin
         where j.queue = p_tick.queue and j.changed_xid >= v_since
           and pg_visible_in_snapshot(j.changed_xid, p_snap) and j.changed_xid <> p_own
         union all
-        select j.tenant, j.state, j.priority, j.run_at, j.job_id from fairq.jobs as j
-        where j.queue = p_tick.queue and j.changed_xid = any (v_late)
+        -- a probe for each: before PostgreSQL 17 "= any" may become a filter over the whole queue
+        select j.* from unnest(v_late) as u(x)
+        cross join lateral (
+            select jj.tenant, jj.state, jj.priority, jj.run_at, jj.job_id from fairq.jobs as jj
+            where jj.queue = p_tick.queue and jj.changed_xid = u.x
+            offset 0
+        ) as j
     ), settlement as materialized (
         select s.ctid as row_id from fairq.settlements as s
         where s.queue = p_tick.queue and s.ended_xid >= v_since
         union all
-        select s.ctid from fairq.settlements as s
-        where s.queue = p_tick.queue and s.ended_xid = any (v_late)
+        select s.row_id from unnest(v_late) as u(x)
+        cross join lateral (
+            select ss.ctid as row_id from fairq.settlements as ss
+            where ss.queue = p_tick.queue and ss.ended_xid = u.x
+            offset 0
+        ) as s
     ), ended as (
         delete from fairq.settlements as s using settlement as e where s.ctid = e.row_id
         returning s.tenant, s.attempts
@@ -2542,8 +2551,12 @@ begin
         where t.queue = p_tick.queue and t.changed_xid >= v_since
           and pg_visible_in_snapshot(t.changed_xid, p_snap) and t.changed_xid <> p_own
         union all
-        select t.tenant from fairq.tenants as t
-        where t.queue = p_tick.queue and t.changed_xid = any (v_late)
+        select t.tenant from unnest(v_late) as u(x)
+        cross join lateral (
+            select tt.tenant from fairq.tenants as tt
+            where tt.queue = p_tick.queue and tt.changed_xid = u.x
+            offset 0
+        ) as t
     )
     select coalesce(array_agg(row(n.tenant, n.state, n.priority, n.run_at, n.job_id, n.ended)::fairq.news), '{}')
     into v_news
@@ -2952,9 +2965,11 @@ begin
       )
     order by f.vtime, f.charge, f.served, f.tenant
     limit 1;
-    if found then
-        p_tick.pick_floor := v_floor;
-    end if;
+    -- with no flow eligible there is nothing below any place: who becomes eligible lowers the floor again
+    p_tick.pick_floor := case
+        when found then v_floor
+        else row(9223372036854775807, 9223372036854775807, 9223372036854775807, '')::fairq.place
+    end;
 
     delete from fairq.ticks as t where t.queue = p_tick.queue and t.tick_id = p_tick.tick_id;
     p_tick.tick_id := p_tick.tick_id + 1;
@@ -3240,6 +3255,7 @@ create or replace function fairq.renew_job_lease(p_job_id bigint, p_token uuid, 
     -- see claim_jobs()
     set plan_cache_mode = force_generic_plan
     set enable_seqscan = off
+    set enable_bitmapscan = off
 as $fn$
 -- running -> running
 --
@@ -3278,6 +3294,7 @@ create or replace function fairq.renew_job_leases(p_job_ids bigint[], p_tokens u
     -- see claim_jobs()
     set plan_cache_mode = force_generic_plan
     set enable_seqscan = off
+    set enable_bitmapscan = off
 as $fn$
 -- running -> running; many at once
 --
@@ -3319,31 +3336,36 @@ as $fn$
 -- that only the next statement sees. No shared row is written: the scheduler learns of it from the settlements.
 -- Locks:  the leases' rows, then the jobs'.
 -- Index:  leases_pkey and jobs_pkey, a probe for each job.
+-- Raises: 40001 when a job's row was changed under its lease, which only a rebuild of the scheduler's memory does.
 declare
     v_caller text := fairq._caller();
     v_rows   tid[];
     v_times  timestamptz[];
     v_at     integer[];
     v_done   integer[];
+    v_ended  integer;
 begin
     with held as materialized (
-        select l.row_id, u.at, clock_timestamp() as now_held
+        select l.row_id, l.caller, l.lease_expires_at, u.at, clock_timestamp() as now_held
         from (
             select t.job_id, t.token, t.at from unnest(p_job_ids, p_tokens) with ordinality as t(job_id, token, at)
             order by t.job_id, t.at
         ) as u
         cross join lateral (
-            select ll.ctid as row_id from fairq.leases as ll
+            select ll.ctid as row_id, ll.caller, ll.lease_expires_at from fairq.leases as ll
             where ll.job_id = u.job_id and ll.lease_token = u.token
             for update
         ) as l
     )
-    select array_agg(h.row_id), array_agg(h.at), array_agg(h.now_held) into v_rows, v_at, v_times from held as h;
+    select array_agg(h.row_id), array_agg(h.at), array_agg(h.now_held) into v_rows, v_at, v_times
+    from held as h
+    -- here, by what was read under the lock: beside the delete it would make leases_expire_idx a candidate
+    where h.lease_expires_at > h.now_held and h.caller = v_caller;
 
     with ended as (
         delete from fairq.leases as l
         using unnest(v_rows, v_at, v_times) as h(row_id, at, now_held)
-        where l.ctid = h.row_id and l.lease_expires_at > h.now_held and l.caller = v_caller
+        where l.ctid = h.row_id
         returning l.*, h.at, h.now_held
     ), settled as (
         insert into fairq.settlements (queue, tenant, attempts)
@@ -3371,7 +3393,11 @@ begin
             sha256(uuid_send(g.lease_token)), p_results[g.at]
         from gone as g
     )
-    select array_agg(g.at) into v_done from gone as g;
+    select array_agg(g.at), (select count(*) from ended) into v_done, v_ended from gone as g;
+    if cardinality(v_done) is distinct from nullif(v_ended, 0) then
+        -- a lease without its job would be a job that nobody ever finds: nothing of this may stay
+        raise exception 'a job was changed while it was completed' using errcode = '40001', hint = 'Try again.';
+    end if;
     return coalesce(v_done, '{}');
 end
 $fn$;
@@ -3632,6 +3658,7 @@ create or replace function fairq.fail_job(
     -- see claim_jobs()
     set plan_cache_mode = force_generic_plan
     set enable_seqscan = off
+    set enable_bitmapscan = off
 as $fn$
 -- running -> scheduled, queued, dead, cancelled
 --
@@ -3661,6 +3688,7 @@ create or replace function fairq.fail_jobs(
     -- see claim_jobs()
     set plan_cache_mode = force_generic_plan
     set enable_seqscan = off
+    set enable_bitmapscan = off
 as $fn$
 -- running -> scheduled, queued, dead, cancelled; many at once
 --
@@ -3738,6 +3766,7 @@ create or replace function fairq.release_job(p_job_id bigint, p_token uuid, p_de
     -- see claim_jobs()
     set plan_cache_mode = force_generic_plan
     set enable_seqscan = off
+    set enable_bitmapscan = off
 as $fn$
 -- running -> queued, scheduled, cancelled
 --
@@ -3761,6 +3790,7 @@ create or replace function fairq.release_jobs(p_job_ids bigint[], p_tokens uuid[
     -- see claim_jobs()
     set plan_cache_mode = force_generic_plan
     set enable_seqscan = off
+    set enable_bitmapscan = off
 as $fn$
 -- running -> queued, scheduled, cancelled; many at once
 --
@@ -3908,6 +3938,7 @@ create or replace function fairq.cancel_job(p_job_id bigint)
     -- see claim_jobs()
     set plan_cache_mode = force_generic_plan
     set enable_seqscan = off
+    set enable_bitmapscan = off
 as $fn$
 -- queued, scheduled -> cancelled; running -> asked to stop
 --
@@ -3964,6 +3995,7 @@ create or replace function fairq.reschedule_job(
     -- see claim_jobs()
     set plan_cache_mode = force_generic_plan
     set enable_seqscan = off
+    set enable_bitmapscan = off
 as $fn$
 -- queued, scheduled -> queued, scheduled
 --
@@ -4026,6 +4058,7 @@ create or replace function fairq.retry_job(p_job_id bigint)
     -- see claim_jobs()
     set plan_cache_mode = force_generic_plan
     set enable_seqscan = off
+    set enable_bitmapscan = off
 as $fn$
 -- dead, cancelled -> queued, under its old id, with all its attempts before it again
 --

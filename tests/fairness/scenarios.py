@@ -227,6 +227,9 @@ def check_12_cancelled_tenants_hide_nobody(open_queue: OpenQueue) -> None:
     queue.cancel_all("C")
     assert order(queue, 3, batch=3) == "DEA"
     assert order(queue, 9, batch=9) == "DEADEADEA"
+    assert order(queue, 1) == "D"
+    queue.cancel_all("A")
+    assert order(queue, 2, batch=2) == "ED"
 
 
 def check_15_urgency_stays_at_home(open_queue: OpenQueue) -> None:

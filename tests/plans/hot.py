@@ -55,6 +55,7 @@ HOT = {
     "case when p_result is null": {"leases_pkey"},
     # promote and expire from outside
     "select s.queue from fairq.schedulers as s where p_queue is null": {"schedulers_pkey"},
+    "with recursive queue(name) as ( select coalesce(p_queue, ( select j.queue": {"jobs_promote_idx"},
     "with due as materialized ( select j.ctid as row_id from fairq.jobs as j where j.queue = v_queue": {"jobs_promote_idx"},
     "select l.* from fairq.leases as l where l.queue = v_queue": {"leases_expire_idx"},
     # cancel, retry, reschedule

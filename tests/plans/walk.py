@@ -18,7 +18,7 @@ def walk(db: Database, session: Session) -> list[tuple[str, Plan]]:
     """Use every verb in `session` and return what was planned for it: (statement, plan)."""
     with plans.overheard(session.conn) as heard:
         _enqueue(session)
-        _wish(session)
+        _wish(db)
         _run(session)
         _come_back_late(session)
         _lose_leases(db, session)
@@ -33,9 +33,9 @@ def _enqueue(session: Session) -> None:
         session.enqueue("walker", key="once")
 
 
-def _wish(session: Session) -> None:
-    session.set_queue(notify=True)
-    session.set_tenant("walker", weight=2)
+def _wish(operator: Session) -> None:
+    operator.set_queue(notify=True)
+    operator.set_tenant("walker", weight=2)
 
 
 def _run(session: Session) -> None:

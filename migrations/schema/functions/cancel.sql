@@ -119,6 +119,7 @@ create or replace function fairq.cancel_job(p_job_id bigint)
     -- see claim_jobs()
     set plan_cache_mode = force_generic_plan
     set enable_seqscan = off
+    set enable_bitmapscan = off
 as $fn$
 -- queued, scheduled -> cancelled; running -> asked to stop
 --

@@ -14,31 +14,36 @@ as $fn$
 -- that only the next statement sees. No shared row is written: the scheduler learns of it from the settlements.
 -- Locks:  the leases' rows, then the jobs'.
 -- Index:  leases_pkey and jobs_pkey, a probe for each job.
+-- Raises: 40001 when a job's row was changed under its lease, which only a rebuild of the scheduler's memory does.
 declare
     v_caller text := fairq._caller();
     v_rows   tid[];
     v_times  timestamptz[];
     v_at     integer[];
     v_done   integer[];
+    v_ended  integer;
 begin
     with held as materialized (
-        select l.row_id, u.at, clock_timestamp() as now_held
+        select l.row_id, l.caller, l.lease_expires_at, u.at, clock_timestamp() as now_held
         from (
             select t.job_id, t.token, t.at from unnest(p_job_ids, p_tokens) with ordinality as t(job_id, token, at)
             order by t.job_id, t.at
         ) as u
         cross join lateral (
-            select ll.ctid as row_id from fairq.leases as ll
+            select ll.ctid as row_id, ll.caller, ll.lease_expires_at from fairq.leases as ll
             where ll.job_id = u.job_id and ll.lease_token = u.token
             for update
         ) as l
     )
-    select array_agg(h.row_id), array_agg(h.at), array_agg(h.now_held) into v_rows, v_at, v_times from held as h;
+    select array_agg(h.row_id), array_agg(h.at), array_agg(h.now_held) into v_rows, v_at, v_times
+    from held as h
+    -- here, by what was read under the lock: beside the delete it would make leases_expire_idx a candidate
+    where h.lease_expires_at > h.now_held and h.caller = v_caller;
 
     with ended as (
         delete from fairq.leases as l
         using unnest(v_rows, v_at, v_times) as h(row_id, at, now_held)
-        where l.ctid = h.row_id and l.lease_expires_at > h.now_held and l.caller = v_caller
+        where l.ctid = h.row_id
         returning l.*, h.at, h.now_held
     ), settled as (
         insert into fairq.settlements (queue, tenant, attempts)
@@ -66,7 +71,11 @@ begin
             sha256(uuid_send(g.lease_token)), p_results[g.at]
         from gone as g
     )
-    select array_agg(g.at) into v_done from gone as g;
+    select array_agg(g.at), (select count(*) from ended) into v_done, v_ended from gone as g;
+    if cardinality(v_done) is distinct from nullif(v_ended, 0) then
+        -- a lease without its job would be a job that nobody ever finds: nothing of this may stay
+        raise exception 'a job was changed while it was completed' using errcode = '40001', hint = 'Try again.';
+    end if;
     return coalesce(v_done, '{}');
 end
 $fn$;

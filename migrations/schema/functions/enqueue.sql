@@ -171,6 +171,7 @@ create or replace function fairq.enqueue_job(
     -- a plan made while job_keys was empty would read all of it for each key (see claim_jobs())
     set plan_cache_mode = force_generic_plan
     set enable_seqscan = off
+    set enable_bitmapscan = off
 as $fn$
 -- none -> queued, scheduled
 --
@@ -328,6 +329,7 @@ create or replace function fairq.enqueue_jobs(p_jobs jsonb)
     -- see enqueue_job()
     set plan_cache_mode = force_generic_plan
     set enable_seqscan = off
+    set enable_bitmapscan = off
 as $fn$
 -- none -> queued, scheduled; many at once
 --

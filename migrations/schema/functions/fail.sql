@@ -126,6 +126,7 @@ create or replace function fairq.fail_job(
     -- see claim_jobs()
     set plan_cache_mode = force_generic_plan
     set enable_seqscan = off
+    set enable_bitmapscan = off
 as $fn$
 -- running -> scheduled, queued, dead, cancelled
 --
@@ -155,6 +156,7 @@ create or replace function fairq.fail_jobs(
     -- see claim_jobs()
     set plan_cache_mode = force_generic_plan
     set enable_seqscan = off
+    set enable_bitmapscan = off
 as $fn$
 -- running -> scheduled, queued, dead, cancelled; many at once
 --

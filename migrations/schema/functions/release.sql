@@ -43,6 +43,7 @@ create or replace function fairq.release_job(p_job_id bigint, p_token uuid, p_de
     -- see claim_jobs()
     set plan_cache_mode = force_generic_plan
     set enable_seqscan = off
+    set enable_bitmapscan = off
 as $fn$
 -- running -> queued, scheduled, cancelled
 --
@@ -66,6 +67,7 @@ create or replace function fairq.release_jobs(p_job_ids bigint[], p_tokens uuid[
     -- see claim_jobs()
     set plan_cache_mode = force_generic_plan
     set enable_seqscan = off
+    set enable_bitmapscan = off
 as $fn$
 -- running -> queued, scheduled, cancelled; many at once
 --

@@ -43,6 +43,7 @@ create or replace function fairq.renew_job_lease(p_job_id bigint, p_token uuid, 
     -- see claim_jobs()
     set plan_cache_mode = force_generic_plan
     set enable_seqscan = off
+    set enable_bitmapscan = off
 as $fn$
 -- running -> running
 --
@@ -81,6 +82,7 @@ create or replace function fairq.renew_job_leases(p_job_ids bigint[], p_tokens u
     -- see claim_jobs()
     set plan_cache_mode = force_generic_plan
     set enable_seqscan = off
+    set enable_bitmapscan = off
 as $fn$
 -- running -> running; many at once
 --

@@ -15,6 +15,7 @@ create or replace function fairq.reschedule_job(
     -- see claim_jobs()
     set plan_cache_mode = force_generic_plan
     set enable_seqscan = off
+    set enable_bitmapscan = off
 as $fn$
 -- queued, scheduled -> queued, scheduled
 --

@@ -121,10 +121,8 @@ begin
         update fairq.jobs as j set changed_xid = '3' where j.queue = p_queue;
         -- its trigger stamps this transaction
         update fairq.tenants as t set weight = t.weight where t.queue = p_queue;
-        -- in one statement: an attempt that ends meanwhile is either counted and settled later, or neither
-        with settled as (
-            delete from fairq.settlements as s where s.queue = p_queue
-        )
+        -- an attempt that ends meanwhile waits for its job's row, which the first statement has changed
+        delete from fairq.settlements as s where s.queue = p_queue;
         update fairq.flows as f
         set
             stamp   = f.stamp + 1,
@@ -177,14 +175,23 @@ begin
         where j.queue = p_tick.queue and j.changed_xid >= v_since
           and pg_visible_in_snapshot(j.changed_xid, p_snap) and j.changed_xid <> p_own
         union all
-        select j.tenant, j.state, j.priority, j.run_at, j.job_id from fairq.jobs as j
-        where j.queue = p_tick.queue and j.changed_xid = any (v_late)
+        -- a probe for each: before PostgreSQL 17 "= any" may become a filter over the whole queue
+        select j.* from unnest(v_late) as u(x)
+        cross join lateral (
+            select jj.tenant, jj.state, jj.priority, jj.run_at, jj.job_id from fairq.jobs as jj
+            where jj.queue = p_tick.queue and jj.changed_xid = u.x
+            offset 0
+        ) as j
     ), settlement as materialized (
         select s.ctid as row_id from fairq.settlements as s
         where s.queue = p_tick.queue and s.ended_xid >= v_since
         union all
-        select s.ctid from fairq.settlements as s
-        where s.queue = p_tick.queue and s.ended_xid = any (v_late)
+        select s.row_id from unnest(v_late) as u(x)
+        cross join lateral (
+            select ss.ctid as row_id from fairq.settlements as ss
+            where ss.queue = p_tick.queue and ss.ended_xid = u.x
+            offset 0
+        ) as s
     ), ended as (
         delete from fairq.settlements as s using settlement as e where s.ctid = e.row_id
         returning s.tenant, s.attempts
@@ -193,8 +200,12 @@ begin
         where t.queue = p_tick.queue and t.changed_xid >= v_since
           and pg_visible_in_snapshot(t.changed_xid, p_snap) and t.changed_xid <> p_own
         union all
-        select t.tenant from fairq.tenants as t
-        where t.queue = p_tick.queue and t.changed_xid = any (v_late)
+        select t.tenant from unnest(v_late) as u(x)
+        cross join lateral (
+            select tt.tenant from fairq.tenants as tt
+            where tt.queue = p_tick.queue and tt.changed_xid = u.x
+            offset 0
+        ) as t
     )
     select coalesce(array_agg(row(n.tenant, n.state, n.priority, n.run_at, n.job_id, n.ended)::fairq.news), '{}')
     into v_news
@@ -603,9 +614,11 @@ begin
       )
     order by f.vtime, f.charge, f.served, f.tenant
     limit 1;
-    if found then
-        p_tick.pick_floor := v_floor;
-    end if;
+    -- with no flow eligible there is nothing below any place: who becomes eligible lowers the floor again
+    p_tick.pick_floor := case
+        when found then v_floor
+        else row(9223372036854775807, 9223372036854775807, 9223372036854775807, '')::fairq.place
+    end;
 
     delete from fairq.ticks as t where t.queue = p_tick.queue and t.tick_id = p_tick.tick_id;
     p_tick.tick_id := p_tick.tick_id + 1;
