@@ -69,6 +69,30 @@ def test_the_holder_is_named(db: Database) -> None:
 
 
 @check
+def check_a_claim_rolled_back_to_a_savepoint_frees_the_queue(db: Database) -> None:
+    """Who waits for a claim that is rolled back to a savepoint goes on at once, and its session can claim again."""
+    jobs = db.given_jobs("a", 4)
+    first, holder, rival = db.session(autocommit=False), db.session(autocommit=False), db.session()
+    first.claim(1)
+    holder.execute("savepoint s")
+    # it has to wait, so that it has the lock by a subtransaction of the savepoint's
+    begun = waits(db, holder, lambda: holder.claim(1))
+    first.conn.commit()
+    begun.result()
+    begun = waits(db, rival, lambda: rival.claim(1))
+    holder.execute("rollback to savepoint s")
+    assert ids(begun.result(timeout=3)) == jobs[1:2]
+    assert ids(holder.claim(1)) == jobs[2:3]
+    holder.conn.commit()
+    assert ids(db.claim(10)) == jobs[3:]
+
+
+def test_a_claim_rolled_back_to_a_savepoint_frees_the_queue(db: Database) -> None:
+    """Savepoints and the queue's lock."""
+    check_a_claim_rolled_back_to_a_savepoint_frees_the_queue(db)
+
+
+@check
 def check_an_open_claim_stops_nobody_else(db: Database) -> None:
     """While a claim's transaction is open: enqueue, renew, complete, fail, release, cancel and cron all go on."""
     enqueued = db.given_jobs("a", 12)
