@@ -102,7 +102,7 @@ MUTANTS: dict[str, tuple[Callable[[Database], None], tuple[Callable[..., None], 
     ),
     "a promoted job is no news": (
         Edit("promote_due_jobs", ", changed_xid = pg_current_xact_id()"),
-        (storms.check_everything_at_once,),
+        (look.check_a_promoted_job_is_found,),
     ),
     # the pick and the lease
     "the claim does not lock the job": (
@@ -118,7 +118,11 @@ MUTANTS: dict[str, tuple[Callable[[Database], None], tuple[Callable[..., None], 
         (look.check_a_skipped_job_is_found_later,),
     ),
     "the floor of the pick is above a skipped job": (
-        Edit("_dispatch", "least(v_tick.pick_floor, fairq._reopen(v_tick, v_skip))", "greatest(v_tick.pick_floor, fairq._reopen(v_tick, v_skip) + 1)"),
+        Edit(
+            "_dispatch",
+            "least(v_tick.pick_floor, fairq._reopen(v_tick, v_skip))",
+            "greatest(v_tick.pick_floor, fairq._reopen(v_tick, v_skip) + 1)",
+        ),
         (look.check_a_skipped_job_is_found_later,),
     ),
     "a running job may be picked": (
@@ -139,7 +143,11 @@ MUTANTS: dict[str, tuple[Callable[[Database], None], tuple[Callable[..., None], 
         (leases.check_what_runs_is_counted, storms.check_one_queue_drained_by_many),
     ),
     "a settlement is read twice": (
-        Edit("_look", "delete from fairq.settlements as s using settlement as e where s.ctid = e.row_id\n        returning s.tenant, s.attempts", "select s.tenant, s.attempts from fairq.settlements as s join settlement as e on s.ctid = e.row_id"),
+        Edit(
+            "_look",
+            "delete from fairq.settlements as s using settlement as e where s.ctid = e.row_id\n        returning s.tenant, s.attempts",
+            "select s.tenant, s.attempts from fairq.settlements as s join settlement as e on s.ctid = e.row_id",
+        ),
         (leases.check_what_runs_is_counted,),
     ),
     "the cap is counted from nothing": (
@@ -151,12 +159,20 @@ MUTANTS: dict[str, tuple[Callable[[Database], None], tuple[Callable[..., None], 
         (leases.check_what_runs_is_counted,),
     ),
     "what a claim may start is not limited by the cap": (
-        Edit("_pick", "least(coalesce(f.max_running - f.running, p_want), p_want) as room\n            from", "p_want as room\n            from"),
+        Edit(
+            "_pick",
+            "least(coalesce(f.max_running - f.running, p_want), p_want) as room\n            from",
+            "p_want as room\n            from",
+        ),
         (storms.check_caps_hold,),
     ),
     # leases
     "a lease is judged before its row is locked": (
-        Edit("_hold_lease", "v_lease.lease_expires_at > clock_timestamp()", "v_lease.lease_expires_at > statement_timestamp()"),
+        Edit(
+            "_hold_lease",
+            "v_lease.lease_expires_at > clock_timestamp()",
+            "v_lease.lease_expires_at > statement_timestamp()",
+        ),
         (leases.check_a_lease_is_judged_once_its_row_is_locked,),
     ),
     "complete judges before its row is locked": (
@@ -192,27 +208,30 @@ MUTANTS: dict[str, tuple[Callable[[Database], None], tuple[Callable[..., None], 
         (leases.check_a_renewal_never_shortens,),
     ),
     "cancel does not look for the lease again": (
-        Edit("_hold_waiting", "if exists (select from fairq.leases as l where l.job_id = p_job_id) then", "if false then"),
+        Edit(
+            "_hold_waiting", "if exists (select from fairq.leases as l where l.job_id = p_job_id) then", "if false then"
+        ),
         (leases.check_a_cancel_that_waited_finds_the_lease, locks.check_a_claim_in_flight_is_respected),
     ),
     "who finds the lease keeps the job's row": (
         Edit("_hold_waiting", "raise exception 'job % runs', p_job_id using errcode = 'QF900';", "return null;"),
         (leases.check_a_cancel_that_waited_finds_the_lease,),
     ),
-    "batches lock as they come": (
-        both(
-            Edit("_complete", "order by t.job_id, t.at"),
-            Edit("_draw_ids", "order by u.tenant, u.key, u.ordinality", "order by u.ordinality"),
-        ),
+    "complete locks a batch as it comes": (
+        Edit("_complete", "order by t.job_id, t.at"),
         (locks.check_batches_in_opposite_order,),
     ),
-    "one-by-one batches lock as they come": (
-        both(*(
-            Edit(verb, "order by u.job_id, u.ordinality", "order by u.ordinality")
-            for verb in ("fail_jobs", "release_jobs", "renew_job_leases")
-        )),
+    "enqueue takes the keys of a batch as they come": (
+        Edit("_draw_ids", "order by u.tenant, u.key, u.ordinality", "order by u.ordinality"),
         (locks.check_batches_in_opposite_order,),
     ),
+    **{
+        f"{verb} locks as it comes": (
+            Edit(verb, "order by u.job_id, u.ordinality", "order by u.ordinality"),
+            (locks.check_batches_in_opposite_order,),
+        )
+        for verb in ("fail_jobs", "release_jobs", "renew_job_leases")
+    },
     "half a completion may stay": (
         Edit("_complete", "cardinality(v_done) is distinct from nullif(v_ended, 0)", "false"),
         (look.check_attempts_that_end_during_a_rebuild_are_counted,),
@@ -239,7 +258,11 @@ MUTANTS: dict[str, tuple[Callable[[Database], None], tuple[Callable[..., None], 
         (leases.check_floors_stay_at_what_is_locked,),
     ),
     "the floor of expire only rises": (
-        Edit("_expire_due", "row('{}'::fairq.news[], p_now)", "row('{}'::fairq.news[], greatest(p_tick.expire_floor, p_now))"),
+        Edit(
+            "_expire_due",
+            "row('{}'::fairq.news[], p_now)",
+            "row('{}'::fairq.news[], greatest(p_tick.expire_floor, p_now))",
+        ),
         (look.check_a_clock_set_back_hides_nothing,),
     ),
     # keys
@@ -253,7 +276,11 @@ MUTANTS: dict[str, tuple[Callable[[Database], None], tuple[Callable[..., None], 
         (locks.check_a_producer_waits_only_for_its_key,),
     ),
     "a lost race for a key is a new job": (
-        Edit("_draw_id", "if found then\n            return row(null, p_job_id, 'created')", "if true then\n            return row(null, p_job_id, 'created')"),
+        Edit(
+            "_draw_id",
+            "if found then\n            return row(null, p_job_id, 'created')",
+            "if true then\n            return row(null, p_job_id, 'created')",
+        ),
         (locks.check_batches_in_opposite_order,),
     ),
     # the fair order
@@ -275,7 +302,11 @@ MUTANTS: dict[str, tuple[Callable[[Database], None], tuple[Callable[..., None], 
         (look.check_the_memory_of_another_cluster_is_not_trusted,),
     ),
     "a rebuild does not count": (
-        Edit("_rebuild", "(select count(*) from fairq.leases as l where l.queue = f.queue and l.tenant = f.tenant)", "f.running"),
+        Edit(
+            "_rebuild",
+            "(select count(*) from fairq.leases as l where l.queue = f.queue and l.tenant = f.tenant)",
+            "f.running",
+        ),
         (look.check_the_memory_of_another_cluster_is_not_trusted,),
     ),
     "a rebuild keeps the settlements": (

@@ -166,7 +166,9 @@ def everything(crowd: Crowd) -> Callable[[Worker], int]:
         return act
 
     def enqueue(w: Worker) -> None:
-        batch = [{"tenant": w.random.choice(TENANTS), "task": "work", "key": f"k{w.random.randrange(80)}"} for _ in range(3)]
+        batch = [
+            {"tenant": w.random.choice(TENANTS), "task": "work", "key": f"k{w.random.randrange(80)}"} for _ in range(3)
+        ]
         batch.append({"tenant": "a", "task": "work", "delay": "0.02 seconds"})
         w.random.shuffle(batch)
         crowd.enqueued.extend(row.job_id for row in w.enqueue_jobs(batch) if row.outcome == "created")
@@ -175,7 +177,13 @@ def everything(crowd: Crowd) -> Callable[[Worker], int]:
         return int(w.random.choice(crowd.enqueued))
 
     moves: list[Callable[[Worker], Any]] = [
-        claim, claim, claim, complete, complete, complete, enqueue,
+        claim,
+        claim,
+        claim,
+        complete,
+        complete,
+        complete,
+        enqueue,
         with_one(lambda w, job: w.fail(job, retry_delay=timedelta(0), retry=w.random.random() < 0.7)),
         with_one(lambda w, job: w.fail(job, retry_delay=timedelta(milliseconds=10))),
         with_one(lambda w, job: w.release(job)),
