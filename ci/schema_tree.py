@@ -1,4 +1,6 @@
-"""Reads migrations/schema/, what the schema is now, and writes it as migrations, how a database gets there."""
+"""
+Reads migrations/schema/, what the schema is now, and writes it as migrations, how a database gets there.
+"""
 
 from __future__ import annotations
 
@@ -27,41 +29,51 @@ _HEADER = """\
 
 @dataclass(frozen=True)
 class Piece:
-    """A file of the tree, or lines of the map itself, in the order of installation."""
+    """
+    A file of the tree, or lines of the map itself, in the order of installation.
+    """
 
     path: str
     text: str
 
 
 def pieces(tree: Path) -> list[Piece]:
-    """Walk the map: each file that it includes, and between them its own statements."""
+    """
+    Walk the map: each file that it includes, and between them its own statements.
+    """
     found: list[Piece] = []
     own: list[str] = []
     for line in _without_heading((tree / _MAP).read_text("ascii")).splitlines(keepends=True):
         include = _INCLUDE.fullmatch(line.strip())
         if include:
-            found += _own(own) + [Piece(include[1], (tree / include[1]).read_text("ascii").strip() + "\n")]
+            found += [*_own(own), _piece(tree, include[1])]
             own = []
         else:
             own.append(line)
-    return found + _own(own)
+    return [*found, *_own(own)]
 
 
 def install_text(tree: Path) -> str:
-    """Return the whole schema as one text, which needs no psql."""
+    """
+    Return the whole schema as one text, which needs no psql.
+    """
     return _sections(pieces(tree))
 
 
 def initial(tree: Path) -> tuple[str, str]:
-    """Return the first migration and its rollback."""
+    """
+    Return the first migration and its rollback.
+    """
     header = _HEADER.format(depends="", title="0001 initial")
     forward = f"{header}\nset local lock_timeout = '5s';\n\n{install_text(tree)}"
-    backward = f"-- rollback of 0001 initial\n\n{_sections([_piece(tree, 'rollback_initial.sql')])}"
+    backward = f"-- 0001 initial, the way back\n\n{_sections([_piece(tree, 'rollback_initial.sql')])}"
     return forward, backward
 
 
 def successor(tree: Path, folder: Path, slug: str) -> tuple[str, str, str]:
-    """Return the id of the next migration, its text and its rollback: every function file that changed, verbatim."""
+    """
+    Return the id of the next migration, its text and its rollback: every function file that changed, verbatim.
+    """
     released = sorted(path for path in folder.glob("fairq_*.sql") if not path.name.endswith(".rollback.sql"))
     number = len(released) + 1
     name = f"fairq_{number:04}_{slug}"
@@ -72,12 +84,14 @@ def successor(tree: Path, folder: Path, slug: str) -> tuple[str, str, str]:
     header = _HEADER.format(depends=f" {released[-1].stem}", title=f"{number:04} {slug.replace('_', ' ')}")
     lock = "set local lock_timeout = '5s';\n"
     forward = f"{header}{_WHY}\n{lock}\n{_sections(changed, stub=_CHANGES)}"
-    backward = f"-- rollback of {number:04} {slug}\n\n{lock}\n{_sections(previous, stub=_CHANGES)}"
+    backward = f"-- {number:04} {slug.replace('_', ' ')}, the way back\n\n{lock}\n{_sections(previous, stub=_CHANGES)}"
     return name, forward, backward
 
 
 def carried(released: list[Path]) -> dict[str, str]:
-    """Return path -> the text that the newest migration with this file brought."""
+    """
+    Return path -> the text that the newest migration with this file brought.
+    """
     texts: dict[str, str] = {}
     for migration in released:
         parts = _SECTION.split(migration.read_text("ascii"))
@@ -95,8 +109,7 @@ _WHY = """\
 -- Undo:    TODO
 """
 _CHANGES = """\
--- TODO as fairq_owner: what changed in the files of migrations/schema that are not functions, as ALTER statements
-set local role fairq_owner;
+-- TODO set local role fairq_owner; then, as ALTER statements, what changed in the files that are not functions
 """
 _UNKNOWN = "-- TODO: this file is new, drop what it makes\n"
 
@@ -126,7 +139,9 @@ def _own(lines: list[str]) -> list[Piece]:
 
 
 def _without_heading(text: str) -> str:
-    """Leave out the first comment: it speaks of the map, not of the schema."""
+    """
+    Leave out the first comment: it speaks of the map, not of the schema.
+    """
     return re.sub(r"\A(?:--.*\n)+", "", text)
 
 

@@ -1,4 +1,6 @@
-"""The schema of fairq, a fair multi-tenant job queue in PostgreSQL, and its way into a database."""
+"""
+The schema of fairq, a fair multi-tenant job queue in PostgreSQL, and its way into a database.
+"""
 
 from fairq_schema._catalog import Fingerprint, fingerprint
 from fairq_schema._migrate import MigrationStatus, Status, apply, rollback, status

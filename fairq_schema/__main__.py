@@ -1,4 +1,6 @@
-"""`python -m fairq_schema` is `fairq`."""
+"""
+`python -m fairq_schema` is `fairq`.
+"""
 
 from fairq_schema.cli import main
 

@@ -45,7 +45,9 @@ class _Savepoint(SavepointTransactionManager):
 
 
 class Backend(PostgresqlPsycopgBackend):
-    """The history of one schema, and the running of migrations that it records."""
+    """
+    The history of one schema, and the running of migrations that it records.
+    """
 
     def __init__(self, connection: Connection, schema: str) -> None:
         self._is_locked = False
@@ -56,48 +58,66 @@ class Backend(PostgresqlPsycopgBackend):
         super().__init__(None, "_yoyo_migration")
 
     def connect(self, _uri: None) -> Connection:
-        """Return the one connection."""
+        """
+        Return the one connection.
+        """
         return self._connection
 
     def cursor(self) -> psycopg.Cursor[Any]:
-        """Return a plain cursor: yoyo reads rows as tuples, the caller may have asked for dictionaries."""
+        """
+        Return a plain cursor: yoyo reads rows as tuples, the caller may have asked for dictionaries.
+        """
         return psycopg.Cursor(self._connection, row_factory=tuple_row)
 
     def transaction(self, rollback_on_exit: bool = False) -> Any:  # noqa: ANN401, FBT001, FBT002  yoyo's signature
-        """Begin a transaction, or a savepoint inside one."""
+        """
+        Begin a transaction, or a savepoint inside one.
+        """
         if self._in_transaction:
             return _Savepoint(self, rollback_on_exit=rollback_on_exit)
         return super().transaction(rollback_on_exit)
 
     @contextmanager
     def disable_transactions(self) -> Iterator[None]:
-        """Run statements one by one: the connection is in autocommit mode already."""
+        """
+        Run statements one by one: the connection is in autocommit mode already.
+        """
         yield
 
     def rollback(self) -> None:
-        """Undo the transaction; where the connection is gone the server has done it, and its error is to be seen."""
+        """
+        Undo the transaction; where the connection is gone the server has done it, and its error is to be seen.
+        """
         if not self._connection.closed:
             super().rollback()
 
     def savepoint_rollback(self, id: str) -> None:  # noqa: A002  yoyo's name
-        """Undo the savepoint, likewise."""
+        """
+        Undo the savepoint, likewise.
+        """
         if not self._connection.closed:
             super().savepoint_rollback(id)
 
     def quote_identifier(self, name: str) -> str:
-        """Quote a name, and put the tables of the history into their own schema."""
+        """
+        Quote a name, and put the tables of the history into their own schema.
+        """
         quoted: str = super().quote_identifier(name)
         if name in (self.migration_table, self.log_table, self.version_table, "migration_files"):
             return f"{super().quote_identifier(self._home)}.{quoted}"
         return quoted
 
     def list_tables(self, **_: object) -> list[str]:
-        """Return the names of the tables of the history."""
+        """
+        Return the names of the tables of the history.
+        """
         query = "select tablename from pg_tables where schemaname = :home"
         return [name for (name,) in self.execute(query, {"home": self._home})]
 
     def get_log_data(self, migration: Any = None, operation: str = "apply") -> dict[str, object]:  # noqa: ANN401
-        """Return one row of yoyo's log; unlike yoyo's own, it cannot fail where nobody has a name."""
+        """
+        Return one row of yoyo's log; unlike yoyo's own, it cannot fail where nobody has a name.
+        """
         return {
             "id": str(uuid.uuid4()),
             "migration_id": migration.id if migration else None,
@@ -110,7 +130,9 @@ class Backend(PostgresqlPsycopgBackend):
 
     @contextmanager
     def lock(self, timeout: float = 300) -> Iterator[None]:
-        """Let one run at a time into this schema; the lock dies with the connection that holds it."""
+        """
+        Let one run at a time into this schema; the lock dies with the connection that holds it.
+        """
         if self._is_locked:
             yield
             return
@@ -142,7 +164,9 @@ class Backend(PostgresqlPsycopgBackend):
         return pid
 
     def prepare(self) -> None:
-        """Make the schema and the tables of the history if they are missing; call it under the lock."""
+        """
+        Make the schema and the tables of the history if they are missing; call it under the lock.
+        """
         self._refuse_planted_home()
         home = super().quote_identifier(self._home)
         try:
@@ -181,7 +205,9 @@ class Backend(PostgresqlPsycopgBackend):
             raise NotPermittedError(message)
 
     def history(self) -> dict[str, tuple[datetime, str | None]]:
-        """Return id -> (time, sha256 if it was fairq that applied it), oldest first; writes nothing."""
+        """
+        Return id -> (time, sha256 if it was fairq that applied it), oldest first; writes nothing.
+        """
         tables = self.list_tables()
         if self.migration_table not in tables:
             return {}
@@ -195,7 +221,9 @@ class Backend(PostgresqlPsycopgBackend):
         return {name: (at.replace(tzinfo=timezone.utc), sha256) for name, at, sha256 in self.execute(query)}
 
     def apply(self, migration: Migration, step: yoyo.migrations.Migration) -> None:
-        """Run the forward file and remember it."""
+        """
+        Run the forward file and remember it.
+        """
         with self._whole(step):
             step.process_steps(self, "apply")
             self._return_role()
@@ -210,7 +238,9 @@ class Backend(PostgresqlPsycopgBackend):
                 self.execute(statement, {"id": migration.id, "sha256": migration.sha256})
 
     def undo(self, step: yoyo.migrations.Migration, *, lose_jobs: bool) -> None:
-        """Run the rollback file and forget the migration."""
+        """
+        Run the rollback file and forget the migration.
+        """
         with self._whole(step):
             said = "yes" if lose_jobs else "no"
             one_value(self._connection, "select pg_catalog.set_config('fairq_rollback.lose_jobs', %s, true)", said)

@@ -1,4 +1,6 @@
-"""What a schema is, object by object, in words that are the same from PostgreSQL 15 to 18."""
+"""
+What a schema is, object by object, in words that are the same from PostgreSQL 15 to 18.
+"""
 
 from __future__ import annotations
 
@@ -21,24 +23,32 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Fingerprint:
-    """Every object of a schema with its definition."""
+    """
+    Every object of a schema with its definition.
+    """
 
     objects: Mapping[str, str]
 
     @property
     def digest(self) -> str:
-        """One short name for all of it: equal digests, equal schemas."""
+        """
+        One short name for all of it: equal digests, equal schemas.
+        """
         return hashlib.sha256(json.dumps(self.objects, sort_keys=True).encode()).hexdigest()
 
     def differences(self, other: Fingerprint) -> list[str]:
-        """Name each object that is not the same in both, with both definitions."""
+        """
+        Name each object that is not the same in both, with both definitions.
+        """
         names = sorted(self.objects.keys() | other.objects.keys())
         pairs = [(name, self.objects.get(name), other.objects.get(name)) for name in names]
         return [f"{name}:\n  - {one}\n  + {two}" for name, one, two in pairs if one != two]
 
 
 def fingerprint(connection: Connection, schema: str = DEFAULT_SCHEMA) -> Fingerprint:
-    """Read the definition of every object in a schema, as if the schema were called fairq."""
+    """
+    Read the definition of every object in a schema, as if the schema were called fairq.
+    """
     checked_name(schema)
     objects = {}
     # rolled back, so that search_path comes back as it was, also inside a transaction of the caller
@@ -57,10 +67,11 @@ def _as_fairq(text: str, schema: str) -> str:
 
 
 def _rights(acl: str, kind: str, owner: str) -> str:
-    """Return an expression for who may do what; without MAINTAIN, which is part of ALL from PostgreSQL 17 on."""
-    return f"""
-        owner to ' || {owner}::regrole || '; rights: ' || coalesce((
-            select string_agg(one, ', ' order by one)
+    """
+    Return an expression for who may do what; without MAINTAIN, which is part of ALL from PostgreSQL 17 on.
+    """
+    return f"""owner to ' || {owner}::regrole || '; rights: ' || coalesce((
+            select string_agg(one, ', ' order by one collate "C")
             from (
                 select coalesce(nullif(a.grantee, 0)::regrole::text, 'PUBLIC') || '='
                     || string_agg(a.privilege_type || case when a.is_grantable then '*' else '' end, '+'
@@ -92,7 +103,9 @@ _QUERIES = {
             || case when c.relrowsecurity then '; row security' else '' end
             || case when c.relforcerowsecurity then '; forced' else '' end
             || case c.relpersistence when 'u' then '; unlogged' else '' end
-            || coalesce('; with ' || array_to_string(array(select unnest(c.reloptions) order by 1), ', '), '')
+            || coalesce('; with ' || array_to_string(
+                array(select o collate "C" from unnest(c.reloptions) as o order by 1), ', '
+            ), '')
             || '; {_rights("c.relacl", "r", "c.relowner")} || {_comment("c.oid", "pg_class")}
         from pg_class as c
         where c.relnamespace = {_HERE} and c.relkind in ('r', 'p', 'v', 'm', 'f', 'c')
@@ -114,7 +127,7 @@ _QUERIES = {
             || case a.attgenerated when 's' then ' stored' when 'v' then ' virtual' else '' end
             || coalesce(' default ' || pg_get_expr(d.adbin, d.adrelid), '')
             || coalesce('; rights: ' || (
-                select string_agg(one, ', ' order by one)
+                select string_agg(one, ', ' order by one collate "C")
                 from (
                     select coalesce(nullif(grantee, 0)::regrole::text, 'PUBLIC') || '=' || privilege_type as one
                     from aclexplode(a.attacl)
@@ -162,7 +175,8 @@ _QUERIES = {
             'for ' || p.polcmd::text
             || case when p.polpermissive then '' else '; restrictive' end
             || '; to ' || array_to_string(array(
-                select coalesce(nullif(role, 0)::regrole::text, 'PUBLIC') from unnest(p.polroles) as role order by 1
+                select coalesce(nullif(r, 0)::regrole::text, 'PUBLIC') collate "C"
+                from unnest(p.polroles) as r order by 1
             ), ', ')
             || coalesce('; using ' || pg_get_expr(p.polqual, p.polrelid), '')
             || coalesce('; with check ' || pg_get_expr(p.polwithcheck, p.polrelid), '')

@@ -1,4 +1,6 @@
-"""Finds, reads and checks the migration files; the only user of importlib.resources."""
+"""
+Finds, reads and checks the migration files; the only user of importlib.resources.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,9 @@ _DEPENDS = re.compile(r"^-- depends:(.*)$", re.MULTILINE)
 
 @dataclass(frozen=True, slots=True)
 class Migration:
-    """One version of the schema: the text that makes it and the text that takes it away."""
+    """
+    One version of the schema: the text that makes it and the text that takes it away.
+    """
 
     id: str
     number: int
@@ -30,17 +34,23 @@ class Migration:
 
     @property
     def sha256(self) -> str:
-        """The fingerprint that is recorded when the file is applied, the same for LF and CRLF checkouts."""
+        """
+        The fingerprint that is recorded when the file is applied, the same for LF and CRLF checkouts.
+        """
         return hashlib.sha256(self.forward.encode()).hexdigest()
 
     @property
     def depends(self) -> tuple[str, ...]:
-        """The ids named in the header."""
+        """
+        The ids named in the header.
+        """
         return tuple(name for line in _DEPENDS.findall(self.forward) for name in line.split())
 
 
 def load(folder: Path | None = None) -> tuple[Migration, ...]:
-    """Read every migration of a folder, or those that the package ships, oldest first."""
+    """
+    Read every migration of a folder, or those that the package ships, oldest first.
+    """
     where = folder or shipped_folder()
     names = sorted(entry.name for entry in where.iterdir() if entry.is_file())
     matches = [match for match in map(_FILE_NAME.fullmatch, names) if match]
@@ -50,7 +60,9 @@ def load(folder: Path | None = None) -> tuple[Migration, ...]:
 
 
 def shipped_folder() -> Traversable:
-    """Return migrations/ inside the installed package, or beside it in a checkout."""
+    """
+    Return migrations/ inside the installed package, or beside it in a checkout.
+    """
     installed = resources.files("fairq_schema") / "migrations"
     if installed.is_dir():
         return installed
@@ -63,7 +75,9 @@ def shipped_folder() -> Traversable:
 
 
 def find(migrations: Sequence[Migration], target: int | str) -> Migration:
-    """Return the migration with this number (2, "2", "0002") or this id."""
+    """
+    Return the migration with this number (2, "2", "0002") or this id.
+    """
     text = str(target)
     for migration in migrations:
         if migration.id == text or (text.isdecimal() and migration.number == int(text)):

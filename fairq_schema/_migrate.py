@@ -1,4 +1,6 @@
-"""apply(), status() and rollback(): what happens to a database, in which order, and what is refused."""
+"""
+apply(), status() and rollback(): what happens to a database, in which order, and what is refused.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,9 @@ _LOSES_JOBS = "QF003"
 
 @dataclass(frozen=True, slots=True)
 class MigrationStatus:
-    """One migration as the package ships it, and when the database got it."""
+    """
+    One migration as the package ships it, and when the database got it.
+    """
 
     id: str
     applied_at: datetime | None
@@ -34,7 +38,9 @@ class MigrationStatus:
 
 @dataclass(frozen=True, slots=True)
 class Status:
-    """How far a database has come."""
+    """
+    How far a database has come.
+    """
 
     schema: str
     version: int
@@ -42,7 +48,9 @@ class Status:
 
     @property
     def pending(self) -> tuple[str, ...]:
-        """The ids that apply() would run."""
+        """
+        The ids that apply() would run.
+        """
         return tuple(each.id for each in self.migrations if each.applied_at is None)
 
 
@@ -90,7 +98,9 @@ def apply(
 def status(
     connection: str | Connection = "", schema: str = DEFAULT_SCHEMA, *, migrations: Path | None = None
 ) -> Status:
-    """Say which migrations a database has; changes nothing, and refuses what apply() would refuse."""
+    """
+    Say which migrations a database has; changes nothing, and refuses what apply() would refuse.
+    """
     checked_name(schema)
     files = load(migrations)
     with session(connection) as conn:
@@ -140,7 +150,9 @@ def rollback(  # noqa: PLR0913  one way to undo, four things to say about it
 def _checked_history(
     connection: Connection, backend: Backend, files: Sequence[Migration], schema: str
 ) -> dict[str, datetime]:
-    """Return what was applied, once it is sure that these files and this database belong together."""
+    """
+    Return what was applied, once it is sure that these files and this database belong together.
+    """
     history = backend.history()
     known = {file.id: file for file in files}
     for name, (_, sha256) in history.items():
@@ -161,7 +173,9 @@ def _checked_history(
 
 
 def _check_version(connection: Connection, schema: str, expected: int) -> None:
-    """Compare the history with what the schema says of itself; psql and other tools leave no history here."""
+    """
+    Compare the history with what the schema says of itself; psql and other tools leave no history here.
+    """
     function = "select true from pg_proc where pronamespace = to_regnamespace(%s) and proname = 'schema_version'"
     if not one_value(connection, function, f'"{schema}"'):
         return
@@ -183,7 +197,9 @@ def _number(files: Sequence[Migration], target: int | str) -> int:
 
 
 def _attempt(file: Migration, run: Callable[[], None], *, retry: bool) -> None:
-    """Run one file, again and again if it only could not get its locks in time."""
+    """
+    Run one file, again and again if it only could not get its locks in time.
+    """
     waits = iter(_RETRY_SECONDS if retry else ())
     while True:
         try:

@@ -1,4 +1,6 @@
-"""The same SQL under another schema name: which names are allowed, and how they get into the text."""
+"""
+The same SQL under another schema name: which names are allowed, and how they get into the text.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,7 @@ _TOKEN = re.compile(
     r"""
       --[^\n]*
     | '(?P<literal>fairq)(?P<rest>(?:\.[^']*)?'\s*::\s*(?:pg_catalog\.)?reg)
-    | (?P<call>\bto_reg\w+\s*\(\s*')fairq(?P<argument>(?:\.[^']*)?')
+    | (?P<call>\b(?:to_reg\w+|nextval|currval|setval)\s*\(\s*')fairq(?P<argument>(?:\.[^']*)?')
     | '(?:[^']|'')*'
     | "(?:[^"]|"")*"
     | (?<![\w.$])fairq(?=\.\w)
@@ -32,7 +34,9 @@ _TOKEN = re.compile(
 
 
 def checked_name(schema: str) -> str:
-    """Return the name if fairq can live under it: rollback drops this schema with everything in it."""
+    """
+    Return the name if fairq can live under it: rollback drops this schema with everything in it.
+    """
     if not _ALLOWED.fullmatch(schema) or len(schema) > _BYTES_OF_A_NAME:
         message = f"schema {schema!r}: use at most 63 ASCII letters, digits, '_', '-' and spaces"
         raise BadSchemaNameError(message)
@@ -43,7 +47,9 @@ def checked_name(schema: str) -> str:
 
 
 def bookkeeping_schema(schema: str) -> str:
-    """Return the schema that remembers what was applied to the given one; two schemas never share it."""
+    """
+    Return the schema that remembers what was applied to the given one; two schemas never share it.
+    """
     name = f"{schema}_migrate"
     if len(name) <= _BYTES_OF_A_NAME:
         return name
@@ -51,7 +57,9 @@ def bookkeeping_schema(schema: str) -> str:
 
 
 def rename(sql: str, schema: str) -> str:
-    """Return SQL written for schema fairq as it must read for another schema."""
+    """
+    Return SQL written for schema fairq as it must read for another schema.
+    """
     if schema == DEFAULT_SCHEMA:
         return sql
     quoted = f'"{schema}"'

@@ -1,4 +1,6 @@
-"""The connection of one run: opened here or lent by the caller, who gets it back as it was."""
+"""
+The connection of one run: opened here or lent by the caller, who gets it back as it was.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +34,9 @@ _KEPT = (*_SETTINGS, "role")
 
 @contextmanager
 def session(connection: str | Connection) -> Iterator[Connection]:
-    """Yield a connection in autocommit mode, prepared for migrations."""
+    """
+    Yield a connection in autocommit mode, prepared for migrations.
+    """
     if isinstance(connection, str):
         with _open(connection) as opened, _prepared(opened):
             yield opened
@@ -45,7 +49,9 @@ def session(connection: str | Connection) -> Iterator[Connection]:
 
 
 def one_value(connection: Connection, query: str, *parameters: object) -> Any:  # noqa: ANN401  a column may be anything
-    """Return the first column of the first row, whatever factories the caller's connection has."""
+    """
+    Return the first column of the first row, whatever factories the caller's connection has.
+    """
     cursor = psycopg.Cursor(connection, row_factory=tuple_row)
     row = cursor.execute(query.encode(), parameters or None).fetchone()
     return row[0] if row else None

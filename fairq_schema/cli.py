@@ -1,4 +1,6 @@
-"""The command `fairq`: reads arguments, calls one function, prints what it returns."""
+"""
+The command `fairq`: reads arguments, calls one function, prints what it returns.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,9 @@ if TYPE_CHECKING:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command; results go to stdout, refusals to stderr, and 0, 1 or 2 (wrong usage) is returned."""
+    """
+    Run one command; results go to stdout, refusals to stderr, and 0, 1 or 2 (wrong usage) is returned.
+    """
     parser = _parser()
     known, rest = parser.parse_known_args(argv)
     arguments = vars(known)

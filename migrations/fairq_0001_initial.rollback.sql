@@ -1,4 +1,4 @@
--- rollback of 0001 initial
+-- 0001 initial, the way back
 
 --
 -- schema/rollback_initial.sql

@@ -177,6 +177,14 @@ create type fairq.moved as (
 );
 comment on type fairq.moved is 'What promote or expire did inside a claim: the news of it, and where the next one may start to read. Internal.';
 
+create type fairq.place as (
+    vtime  bigint,
+    charge bigint,
+    served bigint,
+    tenant text collate "C"
+);
+comment on type fairq.place is 'A place in the pick order: the columns that order flows, in their order. Internal.';
+
 create type fairq.pick as (
     turn          integer,
     flow_row      tid,
@@ -224,9 +232,9 @@ comment on type fairq.tenant_stat is 'A row of tenant_stats().';
 --
 -- Tables
 --
--- Where a job is, is where its rows are: a job that waits has a row in jobs; while it runs it has a lease beside it; once
--- it has ended, its row is in finished_jobs instead. Nothing wide is rewritten on the way.
--- Every table's row-level security is on in the transaction that creates it.
+-- Where a job is, is where its rows are: a job that waits has a row in jobs; while it runs it has a lease beside it;
+-- once it has ended, its row is in finished_jobs instead. Nothing wide is rewritten on the way. Every table's row-level
+-- security is on in the transaction that creates it.
 
 -- jobs: left alone while a job waits and while it runs
 
@@ -384,7 +392,8 @@ create table fairq.job_log (
     created_at timestamptz not null,
     constraint job_log_pkey primary key (log_id),
     constraint job_log_event_known check (event_type in (
-        'retry_scheduled', 'lease_expired', 'released', 'dead', 'cancelled', 'cancel_requested', 'rescheduled', 'revived'
+        'retry_scheduled', 'lease_expired', 'released', 'dead', 'cancelled', 'cancel_requested', 'rescheduled',
+        'revived'
     )),
     constraint job_log_details_is_object check (jsonb_typeof(details) = 'object')
 );
@@ -561,7 +570,7 @@ create table fairq.ticks (
     seen              pg_snapshot not null,
     own_xid           xid8        not null,
     virtual_time      bigint      not null,
-    pick_floor        bigint      not null,
+    pick_floor        fairq.place not null,
     promote_floor     timestamptz not null,
     expire_floor      timestamptz not null,
     found_empty       boolean     not null,
@@ -581,7 +590,7 @@ comment on column fairq.ticks.system_identifier is 'The cluster it was written o
 comment on column fairq.ticks.seen is 'What the look had seen: the next one reads what this snapshot had not.';
 comment on column fairq.ticks.own_xid is 'The transaction of the look, whose own changes it left to the next.';
 comment on column fairq.ticks.virtual_time is 'Virtual time of the queue at the look; never falls.';
-comment on column fairq.ticks.pick_floor is 'No eligible flow has a lower vtime.';
+comment on column fairq.ticks.pick_floor is 'No eligible flow has a lower place in the pick order.';
 comment on column fairq.ticks.promote_floor is 'No scheduled job that the look has seen is due before.';
 comment on column fairq.ticks.expire_floor is 'No lease expires before.';
 comment on column fairq.ticks.found_empty is 'The claim found less than it asked for: the next enqueue may wake listeners.';
@@ -633,7 +642,8 @@ comment on sequence fairq.dispatch_seq is 'Numbers dispatches in the order of th
 --
 -- Indexes, each under the name of the room that rides it
 --
--- Every hot read starts at a cursor, never at a dead beginning, and each statement is shaped so that one index serves it.
+-- Every hot read starts at a cursor, never at a dead beginning, and each statement is shaped so that one index serves
+-- it.
 
 -- claim: the head jobs of one tenant, from its head onwards
 create index jobs_claim_idx
@@ -686,49 +696,107 @@ comment on index fairq.settlements_look_idx is 'Ridden by _look: ended attempts 
 
 create view fairq.all_jobs with (security_invoker = true) as
 select
-    j.job_id, j.queue, j.tenant, j.task, j.payload, j.priority,
+    j.job_id,
+    j.queue,
+    j.tenant,
+    j.task,
+    j.payload,
+    j.priority,
     case when l.job_id is null then j.state else 'running' end as state,
     coalesce(l.attempt, j.attempts) as attempts,
-    j.max_attempts, j.run_at, j.cost, j.operation_key, j.last_error, j.created_at,
-    l.started_at, null::timestamptz as finished_at, l.lease_owner, l.cancel_requested_at, null::jsonb as result
+    j.max_attempts,
+    j.run_at,
+    j.cost,
+    j.operation_key,
+    j.last_error,
+    j.created_at,
+    l.started_at,
+    null::timestamptz as finished_at,
+    l.lease_owner,
+    l.cancel_requested_at,
+    null::jsonb as result
 from fairq.jobs as j
-left join fairq.leases as l on l.job_id = j.job_id
+left join fairq.leases as l on j.job_id = l.job_id
 union all
 select
-    f.job_id, f.queue, f.tenant, f.task, f.payload, f.priority,
+    f.job_id,
+    f.queue,
+    f.tenant,
+    f.task,
+    f.payload,
+    f.priority,
     f.state,
     f.attempts,
-    f.max_attempts, f.run_at, f.cost, f.operation_key, f.last_error, f.created_at,
-    f.started_at, f.finished_at, f.lease_owner, null::timestamptz, f.result
+    f.max_attempts,
+    f.run_at,
+    f.cost,
+    f.operation_key,
+    f.last_error,
+    f.created_at,
+    f.started_at,
+    f.finished_at,
+    f.lease_owner,
+    null::timestamptz as cancel_requested_at,
+    f.result
 from fairq.finished_jobs as f;
 
 comment on view fairq.all_jobs is 'One row per job, wherever it is, with its state as users think of it: scheduled, queued, running, succeeded, dead, cancelled.';
 
+-- created, claimed and succeeded come from the rows that hold the job; the log has the rest. An attempt that ended
+-- otherwise than well is in the log with its start: that is its claim.
 create view fairq.job_events with (security_invoker = true) as
-select j.job_id, j.queue, j.tenant, 'created' as event_type, 0 as attempt, null::text as actor, '{}'::jsonb as details, j.created_at
+select
+    j.job_id,
+    j.queue,
+    j.tenant,
+    e.event_type,
+    e.attempt,
+    e.actor,
+    '{}'::jsonb as details,
+    e.created_at
 from fairq.jobs as j
+left join fairq.leases as l on j.job_id = l.job_id
+cross join lateral (
+    values
+    ('created', 0, null, j.created_at),
+    ('claimed', l.attempt, l.lease_owner, l.started_at)
+) as e (event_type, attempt, actor, created_at)
+where e.created_at is not null
 union all
-select f.job_id, f.queue, f.tenant, 'created', 0, null, '{}', f.created_at
+select
+    f.job_id,
+    f.queue,
+    f.tenant,
+    e.event_type,
+    e.attempt,
+    e.actor,
+    '{}'::jsonb as details,
+    e.created_at
 from fairq.finished_jobs as f
+cross join lateral (
+    values
+    ('created', 0, null, f.created_at, true),
+    ('claimed', f.attempts, f.lease_owner, f.started_at, f.state = 'succeeded'),
+    ('succeeded', f.attempts, f.lease_owner, f.finished_at, f.state = 'succeeded')
+) as e (event_type, attempt, actor, created_at, happened)
+where e.happened
 union all
--- an attempt that runs, one that succeeded, and those that ended otherwise
-select l.job_id, l.queue, l.tenant, 'claimed', l.attempt, l.lease_owner, '{}', l.started_at
-from fairq.leases as l
-union all
-select f.job_id, f.queue, f.tenant, 'claimed', f.attempts, f.lease_owner, '{}', f.started_at
-from fairq.finished_jobs as f
-where f.state = 'succeeded'
-union all
-select g.job_id, g.queue, g.tenant, 'claimed', g.attempt, g.actor, '{}', g.started_at
+select
+    g.job_id,
+    g.queue,
+    g.tenant,
+    e.event_type,
+    g.attempt,
+    g.actor,
+    e.details,
+    e.created_at
 from fairq.job_log as g
-where g.started_at is not null
-union all
-select f.job_id, f.queue, f.tenant, 'succeeded', f.attempts, f.lease_owner, '{}', f.finished_at
-from fairq.finished_jobs as f
-where f.state = 'succeeded'
-union all
-select g.job_id, g.queue, g.tenant, g.event_type, g.attempt, g.actor, g.details, g.created_at
-from fairq.job_log as g;
+cross join lateral (
+    values
+    ('claimed', '{}'::jsonb, g.started_at),
+    (g.event_type, g.details, g.created_at)
+) as e (event_type, details, created_at)
+where e.created_at is not null;
 
 comment on view fairq.job_events is 'The whole timeline of every job. created, claimed and succeeded come from the rows that hold the job, so that a job that goes well costs no extra write. Order by created_at, attempt.';
 
@@ -752,7 +820,8 @@ as $fn$
 $fn$;
 comment on function fairq.current_tenant_id() is 'The tenant this session acts for: the setting app.tenant_id, null when there is none. It trusts the connection to say so: use it where your own code opens the connection.';
 revoke all on function fairq.current_tenant_id() from public;
-grant execute on function fairq.current_tenant_id() to fairq_owner, fairq_api, fairq_worker, fairq_producer, fairq_tenant, fairq_operator;
+grant execute on function fairq.current_tenant_id(
+) to fairq_owner, fairq_api, fairq_worker, fairq_producer, fairq_tenant, fairq_operator;
 
 --
 -- schema/policies.sql
@@ -881,7 +950,7 @@ revoke all on all sequences in schema fairq from public;
 
 grant usage on type
     fairq.enqueued_job, fairq.enqueue_outcome, fairq.claimed_job, fairq.job_outcome,
-    fairq.queue_stat, fairq.tenant_stat, fairq.new_job, fairq.news, fairq.moved, fairq.pick
+    fairq.queue_stat, fairq.tenant_stat, fairq.new_job, fairq.news, fairq.moved, fairq.place, fairq.pick
 to fairq_api;
 
 -- the functions: never a change of tenant, payload or id; never a change of the log; delete only where a job moves on
@@ -895,10 +964,18 @@ grant update (state) on fairq.finished_jobs to fairq_api;
 grant select, insert on fairq.job_log to fairq_api;
 grant select, insert on fairq.job_keys to fairq_api;
 grant update (job_id, payload_hash, expires_at) on fairq.job_keys to fairq_api;
-grant select, insert, update on fairq.queues to fairq_api;
-grant select, insert, update on fairq.tenants to fairq_api;
-grant select, insert, update on fairq.flows to fairq_api;
-grant select, insert, update on fairq.schedulers to fairq_api;
+grant select, insert on fairq.queues to fairq_api;
+grant update (
+    paused, default_lease, longest_lease, max_attempts, backoff_base, backoff_cap, backoff_jitter, payload_limit,
+    key_ttl, retention, notify
+) on fairq.queues to fairq_api;
+grant select, insert on fairq.tenants to fairq_api;
+grant update (weight, max_running, paused) on fairq.tenants to fairq_api;
+grant select, insert on fairq.flows to fairq_api;
+grant update (weight, max_running, paused, vtime, running, head_at, head_id, served, stamp) on fairq.flows to fairq_api;
+grant select, insert on fairq.schedulers to fairq_api;
+-- only so that its rows may be locked; the policy lets no update through
+grant update (queue) on fairq.schedulers to fairq_api;
 grant select, insert, delete on fairq.ticks to fairq_api;
 grant select, insert, delete on fairq.settlements to fairq_api;
 grant select on fairq.access_grants to fairq_api;
@@ -911,7 +988,8 @@ grant select (
     job_id, queue, tenant, task, payload, priority, state, attempts, max_attempts, run_at, cost, operation_key,
     last_error, created_at
 ) on fairq.jobs to fairq_tenant;
-grant select (job_id, queue, tenant, lease_owner, attempt, started_at, cancel_requested_at) on fairq.leases to fairq_tenant;
+grant select (job_id, queue, tenant, lease_owner, attempt, started_at, cancel_requested_at) on fairq.leases
+to fairq_tenant;
 grant select (
     job_id, queue, tenant, task, payload, priority, state, attempts, max_attempts, run_at, cost, operation_key,
     last_error, created_at, started_at, finished_at, lease_owner, result
@@ -979,7 +1057,8 @@ as $fn$
 $fn$;
 comment on function fairq.schema_version() is 'The schema version installed here: the number of the last migration.';
 revoke all on function fairq.schema_version() from public;
-grant execute on function fairq.schema_version() to fairq_api, fairq_worker, fairq_producer, fairq_tenant, fairq_operator;
+grant execute on function fairq.schema_version(
+) to fairq_api, fairq_worker, fairq_producer, fairq_tenant, fairq_operator;
 
 --
 -- schema/functions/append_only.sql
@@ -1182,6 +1261,39 @@ $fn$;
 comment on function fairq._check_span(text, interval, interval, interval) is 'Raises 22023 for an interval out of range. Internal.';
 revoke all on function fairq._check_span(text, interval, interval, interval) from public;
 
+create or replace function fairq._check_delay(p_delay interval)
+    returns void
+    language plpgsql
+    set search_path = pg_catalog, pg_temp
+as $fn$
+-- Raises: 22023 for a delay that is given and negative, infinite or longer than ten years.
+begin
+    if p_delay is not null then
+        perform fairq._check_span('p_delay', p_delay, interval '0', interval '3650 days');
+    end if;
+end
+$fn$;
+comment on function fairq._check_delay(interval) is 'Raises 22023 for a delay out of range. Internal.';
+revoke all on function fairq._check_delay(interval) from public;
+
+create or replace function fairq._check_held(p_job_id bigint, p_token uuid)
+    returns void
+    language plpgsql
+    set search_path = pg_catalog, pg_temp
+as $fn$
+-- Raises: 22023 for a null: a worker that lost its job's id or token must hear it, not that the lease is lost.
+begin
+    if p_job_id is null then
+        perform fairq._refuse('p_job_id', null, 'the id of a claimed job');
+    end if;
+    if p_token is null then
+        perform fairq._refuse('p_token', null, 'the lease_token of a claimed job');
+    end if;
+end
+$fn$;
+comment on function fairq._check_held(bigint, uuid) is 'Raises 22023 for the id and token of a single verb. Internal.';
+revoke all on function fairq._check_held(bigint, uuid) from public;
+
 create or replace function fairq._check_batch(p_job_ids bigint[], p_tokens uuid[])
     returns void
     language plpgsql
@@ -1194,6 +1306,13 @@ begin
         perform fairq._refuse(
             'p_job_ids and p_tokens', format('%s and %s elements', cardinality(p_job_ids), cardinality(p_tokens)),
             'two arrays of one length, from 1 to 1000'
+        );
+    end if;
+    if array_ndims(p_job_ids) <> 1 or array_lower(p_job_ids, 1) <> 1
+       or array_ndims(p_tokens) <> 1 or array_lower(p_tokens, 1) <> 1 then
+        perform fairq._refuse(
+            'p_job_ids and p_tokens', format('%s and %s', array_dims(p_job_ids), array_dims(p_tokens)),
+            'arrays of one dimension, counted from 1'
         );
     end if;
     if array_position(p_job_ids, null) is not null or array_position(p_tokens, null) is not null then
@@ -1214,10 +1333,8 @@ as $fn$
 declare
     v_settings fairq.queues;
 begin
-    select q.* into v_settings from fairq.queues as q where q.queue = p_queue;
-    if not found then
-        select q.* into v_settings from fairq.queues as q where q.queue = '*';
-    end if;
+    select q.* into v_settings from fairq.queues as q
+    where q.queue in (p_queue, '*') order by q.queue = '*' limit 1;
     return v_settings;
 end
 $fn$;
@@ -1226,11 +1343,13 @@ revoke all on function fairq._queue_settings(text) from public;
 
 create or replace function fairq._token_hash(p_token uuid)
     returns bytea
-    language sql
+    language plpgsql
     immutable
     set search_path = pg_catalog, pg_temp
 as $fn$
-    select sha256(uuid_send(p_token))
+begin
+    return sha256(uuid_send(p_token));
+end
 $fn$;
 comment on function fairq._token_hash(uuid) is 'How the last token of an ended job is remembered. Internal.';
 revoke all on function fairq._token_hash(uuid) from public;
@@ -1239,15 +1358,17 @@ create or replace function fairq._log(
     p_lease fairq.leases, p_event text, p_now timestamptz, p_details jsonb default '{}'
 )
     returns void
-    language sql
+    language plpgsql
     set search_path = pg_catalog, pg_temp
 as $fn$
-    -- an attempt ended otherwise than well
+-- An attempt ended otherwise than well.
+begin
     insert into fairq.job_log (job_id, queue, tenant, event_type, attempt, actor, started_at, details, created_at)
     values (
         (p_lease).job_id, (p_lease).queue, (p_lease).tenant, p_event, (p_lease).attempt, (p_lease).lease_owner,
         (p_lease).started_at, p_details, p_now
-    )
+    );
+end
 $fn$;
 comment on function fairq._log(fairq.leases, text, timestamptz, jsonb) is 'Writes the end of an attempt to job_log. Internal.';
 revoke all on function fairq._log(fairq.leases, text, timestamptz, jsonb) from public;
@@ -1362,30 +1483,32 @@ revoke all on function fairq._end_job(fairq.leases, text, timestamptz, jsonb, bo
 
 create or replace function fairq._caller()
     returns text
-    language sql
+    language plpgsql
     stable
     set search_path = pg_catalog, pg_temp
 as $fn$
-    -- inside a definer function current_user is fairq_api; the caller is the role it had set, or its login
-    select case
-        when current_setting('role') = 'none' then session_user::text
-        else current_setting('role')
-    end
+-- Inside a definer function current_user is fairq_api; the caller is the role it had set, or its login.
+--
+-- plpgsql, here and in other helpers of one expression: its plans are kept, those of SQL functions that cannot be
+-- inlined are made anew in each transaction before PostgreSQL 18.
+begin
+    return case when current_setting('role') = 'none' then session_user::text else current_setting('role') end;
+end
 $fn$;
 comment on function fairq._caller() is 'The role that called the public function. Internal.';
 revoke all on function fairq._caller() from public;
 
 create or replace function fairq._granted_tenants(p_verb text, p_queue text, p_caller text)
     returns text[]
-    language sql
+    language plpgsql
     stable
     set search_path = pg_catalog, pg_temp
 as $fn$
-    -- one read of access_grants, never one check per job
-    select case
-        when coalesce(bool_or(g.tenant = '*'), false) then array['*']
-        else coalesce(array_agg(distinct g.tenant) filter (where g.tenant is not null), '{}')
-    end
+-- One read of access_grants, never one check per job.
+declare
+    v_tenants text[];
+begin
+    select array_agg(g.tenant) into v_tenants
     from (
         select case when a.tenant = '@own' then fairq.current_tenant_id() else a.tenant end as tenant
         from fairq.access_grants as a
@@ -1393,6 +1516,9 @@ as $fn$
           and a.queue in (p_queue, '*')
           and pg_has_role(p_caller::name, to_regrole(quote_ident(a.role_name))::oid, 'usage')
     ) as g
+    where g.tenant is not null;
+    return case when '*' = any (v_tenants) then '{*}' else coalesce(v_tenants, '{}') end;
+end
 $fn$;
 comment on function fairq._granted_tenants(text, text, text) is 'The tenants of a queue a role may act for: {*} for all. Internal.';
 revoke all on function fairq._granted_tenants(text, text, text) from public;
@@ -1469,6 +1595,35 @@ comment on function fairq.set_tenant(text, text, double precision, integer, bool
 revoke all on function fairq.set_tenant(text, text, double precision, integer, boolean) from public;
 grant execute on function fairq.set_tenant(text, text, double precision, integer, boolean) to fairq_operator;
 
+create or replace function fairq._check_settings(p_new fairq.queues)
+    returns void
+    language plpgsql
+    set search_path = pg_catalog, pg_temp
+as $fn$
+-- The rules of the table's constraints, told by the names of the arguments.
+--
+-- Raises: 22023 for the first setting that is out of its range, given the others.
+begin
+    perform fairq._check_span('p_longest_lease', p_new.longest_lease, interval '1 microsecond', interval '7 days');
+    perform fairq._check_span('p_default_lease', p_new.default_lease, interval '1 microsecond', p_new.longest_lease);
+    if p_new.max_attempts not between 1 and 1000 then
+        perform fairq._refuse('p_max_attempts', p_new.max_attempts::text, 'a number from 1 to 1000');
+    end if;
+    perform fairq._check_span('p_backoff_cap', p_new.backoff_cap, interval '0', interval '365 days');
+    perform fairq._check_span('p_backoff_base', p_new.backoff_base, interval '0', p_new.backoff_cap);
+    if p_new.backoff_jitter not between 0 and 1 then
+        perform fairq._refuse('p_backoff_jitter', p_new.backoff_jitter::text, 'a share from 0 to 1');
+    end if;
+    if p_new.payload_limit not between 2 and 67108864 then
+        perform fairq._refuse('p_payload_limit', p_new.payload_limit::text, 'a number of bytes from 2 to 67108864');
+    end if;
+    perform fairq._check_span('p_key_ttl', p_new.key_ttl, interval '1 microsecond', interval '3650 days');
+    perform fairq._check_span('p_retention', p_new.retention, interval '0', interval '3650 days');
+end
+$fn$;
+comment on function fairq._check_settings(fairq.queues) is 'Raises 22023 for a setting out of range. Internal.';
+revoke all on function fairq._check_settings(fairq.queues) from public;
+
 create or replace function fairq.set_queue(
     p_queue          text,
     p_paused         boolean default null,
@@ -1493,8 +1648,7 @@ as $fn$
 -- Locks:  the queue's row in queues, which no claim ever waits for.
 -- Raises: 22023 for a setting out of range.
 declare
-    v_new        fairq.queues;
-    v_constraint text;
+    v_new fairq.queues;
 begin
     if p_queue is distinct from '*' then
         perform fairq._check_name('p_queue', p_queue, 200);
@@ -1512,6 +1666,7 @@ begin
     v_new.key_ttl        := coalesce(p_key_ttl, v_new.key_ttl);
     v_new.retention      := coalesce(p_retention, v_new.retention);
     v_new.notify         := coalesce(p_notify, v_new.notify);
+    perform fairq._check_settings(v_new);
 
     insert into fairq.queues as q select v_new.*
     on conflict (queue) do update
@@ -1520,14 +1675,17 @@ begin
       = (excluded.paused, excluded.default_lease, excluded.longest_lease, excluded.max_attempts, excluded.backoff_base,
          excluded.backoff_cap, excluded.backoff_jitter, excluded.payload_limit, excluded.key_ttl, excluded.retention,
          excluded.notify);
-exception when check_violation then
-    get stacked diagnostics v_constraint = constraint_name;
-    perform fairq._refuse('setting of queue ' || p_queue, v_new::text, 'in range (' || v_constraint || ')');
 end
 $fn$;
 comment on function fairq.set_queue(text, boolean, interval, interval, integer, interval, interval, double precision, integer, interval, interval, boolean) is 'Changes the settings given of a queue, or of all queues without settings of their own (*).';
-revoke all on function fairq.set_queue(text, boolean, interval, interval, integer, interval, interval, double precision, integer, interval, interval, boolean) from public;
-grant execute on function fairq.set_queue(text, boolean, interval, interval, integer, interval, interval, double precision, integer, interval, interval, boolean) to fairq_operator;
+revoke all on function fairq.set_queue(
+    text, boolean, interval, interval, integer, interval, interval, double precision, integer, interval, interval,
+    boolean
+) from public;
+grant execute on function fairq.set_queue(
+    text, boolean, interval, interval, integer, interval, interval, double precision, integer, interval, interval,
+    boolean
+) to fairq_operator;
 
 --
 -- schema/functions/enqueue.sql
@@ -1545,23 +1703,20 @@ create or replace function fairq._check_job(p_job fairq.new_job, p_settings fair
 as $fn$
 -- The job, with what its queue's settings say where it says nothing.
 --
--- Raises: 22023 for the first argument that is out of its range.
+-- Raises: 22023 for the first argument that is out of its range; 54000 for a payload over the queue's limit.
 begin
     perform fairq._check_name('p_task', p_job.task, 200);
     if p_job.payload is null or jsonb_typeof(p_job.payload) <> 'object' then
         perform fairq._refuse('p_payload', jsonb_typeof(p_job.payload), 'a JSON object');
     end if;
     if octet_length(p_job.payload::text) > p_settings.payload_limit then
-        perform fairq._refuse(
-            'p_payload', octet_length(p_job.payload::text) || ' bytes', 'at most ' || p_settings.payload_limit || ' bytes'
-        );
+        raise exception 'p_payload has % bytes, its queue allows %', octet_length(p_job.payload::text), p_settings.payload_limit
+            using errcode = '54000', hint = 'Store it elsewhere and enqueue a reference to it.';
     end if;
     if p_job.run_at is not null and (not isfinite(p_job.run_at) or p_job.delay is not null) then
         perform fairq._refuse('p_run_at', p_job.run_at::text, 'finite, and given without p_delay');
     end if;
-    if p_job.delay is not null then
-        perform fairq._check_span('p_delay', p_job.delay, interval '0', interval '3650 days');
-    end if;
+    perform fairq._check_delay(p_job.delay);
     if p_job.priority is null or p_job.priority not between 0 and 3 then
         perform fairq._refuse('p_priority', p_job.priority::text, 'a number from 0 (first) to 3');
     end if;
@@ -1706,11 +1861,16 @@ create or replace function fairq.enqueue_job(
     language plpgsql
     security definer
     set search_path = pg_catalog, pg_temp
+    -- a plan made while job_keys was empty would read all of it for each key (see claim_jobs())
+    set plan_cache_mode = force_generic_plan
+    set enable_seqscan = off
+    set enable_bitmapscan = off
 as $fn$
 -- none -> queued, scheduled
 --
 -- Locks:  none, but for the key: a second producer of the same one waits for the first.
--- Raises: 22023 for a bad argument; 42501 for a tenant or queue not granted; QF002 for a key in use for another payload.
+-- Raises: 22023 for a bad argument; 54000 for a payload over the queue's limit; 42501 for a tenant or queue not granted;
+--         QF002 for a key in use for another payload.
 declare
     v_settings fairq.queues;
     v_job      fairq.new_job;
@@ -1739,8 +1899,12 @@ begin
 end
 $fn$;
 comment on function fairq.enqueue_job(text, text, jsonb, text, timestamptz, interval, integer, integer, text, interval, double precision) is 'Enqueues a job for a tenant (without p_tenant: the session''s own), to run at once, at p_run_at or after p_delay. p_priority 0 goes first within the tenant. p_key makes it idempotent for p_key_ttl: used again, it returns the first job.';
-revoke all on function fairq.enqueue_job(text, text, jsonb, text, timestamptz, interval, integer, integer, text, interval, double precision) from public;
-grant execute on function fairq.enqueue_job(text, text, jsonb, text, timestamptz, interval, integer, integer, text, interval, double precision) to fairq_producer, fairq_tenant;
+revoke all on function fairq.enqueue_job(
+    text, text, jsonb, text, timestamptz, interval, integer, integer, text, interval, double precision
+) from public;
+grant execute on function fairq.enqueue_job(
+    text, text, jsonb, text, timestamptz, interval, integer, integer, text, interval, double precision
+) to fairq_producer, fairq_tenant;
 
 create or replace function fairq._read_jobs(p_jobs jsonb)
     returns fairq.new_job[]
@@ -1781,6 +1945,9 @@ begin
         from jsonb_array_elements(p_jobs) with ordinality as e(job)
         cross join lateral jsonb_populate_record(null::fairq.new_job, e.job) as r
     );
+exception when invalid_text_representation or invalid_datetime_format or datetime_field_overflow
+               or interval_field_overflow or numeric_value_out_of_range then
+    perform fairq._refuse('p_jobs', sqlerrm, 'objects with values of the types that enqueue_job() takes');
 end
 $fn$;
 comment on function fairq._read_jobs(jsonb) is 'Reads the argument of enqueue_jobs(). Internal.';
@@ -1815,8 +1982,8 @@ begin
         p_jobs[v_at] := fairq._check_job(v_job, v_settings);
     end loop;
     return p_jobs;
-exception when invalid_parameter_value then
-    raise exception 'element % of p_jobs: %', v_at, sqlerrm using errcode = '22023', hint = 'Nothing was enqueued.';
+exception when invalid_parameter_value or program_limit_exceeded then
+    raise exception 'element % of p_jobs: %', v_at, sqlerrm using errcode = sqlstate, hint = 'Nothing was enqueued.';
 end
 $fn$;
 comment on function fairq._check_jobs(fairq.new_job[]) is 'Checks the elements of enqueue_jobs(). Internal.';
@@ -1852,6 +2019,10 @@ create or replace function fairq.enqueue_jobs(p_jobs jsonb)
     language plpgsql
     security definer
     set search_path = pg_catalog, pg_temp
+    -- see enqueue_job()
+    set plan_cache_mode = force_generic_plan
+    set enable_seqscan = off
+    set enable_bitmapscan = off
 as $fn$
 -- none -> queued, scheduled; many at once
 --
@@ -1896,7 +2067,8 @@ create or replace function fairq._promote_due(
 as $fn$
 -- scheduled -> queued, inside a claim: what is due goes straight into its look.
 --
--- changed_xid stays as it is, so that no later look reads the job again; and a job that no look has read yet waits for one.
+-- changed_xid stays as it is, so that no later look reads the job again; and a job that no look has read yet waits for
+-- one.
 -- Locks:  jobs' rows, skipping those held by others.
 -- Index:  jobs_promote_idx, from the promote floor.
 declare
@@ -1976,7 +2148,18 @@ begin
     end if;
 
     for v_queue in
-        select s.queue from fairq.schedulers as s where p_queue is null or s.queue = p_queue order by s.queue
+        -- from one queue to the next in the index: a queue may hold a million jobs, and there is no list of queues
+        with recursive queue(name) as (
+            select coalesce(p_queue, (
+                select j.queue from fairq.jobs as j where j.state = 'scheduled' order by j.queue limit 1
+            ))
+            union all
+            select (
+                select j.queue from fairq.jobs as j where j.state = 'scheduled' and j.queue > q.name order by j.queue limit 1
+            )
+            from queue as q where q.name is not null and p_queue is null
+        )
+        select q.name from queue as q where q.name is not null
     loop
         with due as materialized (
             select j.ctid as row_id from fairq.jobs as j
@@ -2169,10 +2352,10 @@ grant execute on function fairq.release_expired_jobs(text, integer) to fairq_wor
 --
 -- the scheduler: who goes next
 --
--- One step, inside the claim that needs it, under the queue's lock. _dispatch() is the step; the others are its parts in
--- the order in which it takes them: lock, remember, look, promote and expire (in their own files), apply, pick, lease,
--- charge, write down. The rule is start-time fair queueing (Goyal, Vin, Cheng 1996), one flow for each tenant, tagged when
--- a job is claimed; docs/rooms.md says it in words.
+-- One step, inside the claim that needs it, under the queue's lock. _dispatch() is the step; the others are its parts
+-- in the order in which it takes them: lock, remember, look, promote and expire (in their own files), apply, pick,
+-- lease, charge, write down. The rule is start-time fair queueing (Goyal, Vin, Cheng 1996), one flow for each tenant,
+-- tagged when a job is claimed; docs/rooms.md says it in words.
 
 create or replace function fairq._lock_holders(p_queue text)
     returns text
@@ -2335,7 +2518,8 @@ begin
 
     return row(
         p_queue, coalesce(p_tick.tick_id, 0), p_now, null, null, '1:1:'::pg_snapshot, '1'::xid8,
-        coalesce(p_tick.virtual_time, 0), 0, '-infinity'::timestamptz, '-infinity'::timestamptz, false
+        coalesce(p_tick.virtual_time, 0), row(0, 0, 0, '')::fairq.place, '-infinity'::timestamptz,
+        '-infinity'::timestamptz, false
     )::fairq.ticks;
 end
 $fn$;
@@ -2349,9 +2533,9 @@ create or replace function fairq._look(p_tick fairq.ticks, p_snap pg_snapshot, p
 as $fn$
 -- What was committed since the last tick, each change exactly once: what its snapshot had not seen and p_snap has.
 --
--- A transaction's own changes are in neither list of its own snapshot, so they are left to the next look, which knows the
--- tick's own_xid. Ended attempts are deleted as they are read: that alone makes them read once.
--- Places are lower bounds: the least time and the least id of the jobs of one tenant and priority.
+-- A transaction's own changes are in neither list of its own snapshot, so they are left to the next look, which knows
+-- the tick's own_xid. Ended attempts are deleted as they are read: that alone makes them read once. Places are lower
+-- bounds: the least time and the least id of the jobs of one tenant and priority.
 -- Index:  jobs_look_idx, settlements_look_idx, tenants_look_idx.
 declare
     v_since xid8 := pg_snapshot_xmax(p_tick.seen);
@@ -2372,14 +2556,23 @@ begin
         where j.queue = p_tick.queue and j.changed_xid >= v_since
           and pg_visible_in_snapshot(j.changed_xid, p_snap) and j.changed_xid <> p_own
         union all
-        select j.tenant, j.state, j.priority, j.run_at, j.job_id from fairq.jobs as j
-        where j.queue = p_tick.queue and j.changed_xid = any (v_late)
+        -- a probe for each: before PostgreSQL 17 "= any" may become a filter over the whole queue
+        select j.* from unnest(v_late) as u(x)
+        cross join lateral (
+            select jj.tenant, jj.state, jj.priority, jj.run_at, jj.job_id from fairq.jobs as jj
+            where jj.queue = p_tick.queue and jj.changed_xid = u.x
+            offset 0
+        ) as j
     ), settlement as materialized (
         select s.ctid as row_id from fairq.settlements as s
         where s.queue = p_tick.queue and s.ended_xid >= v_since
         union all
-        select s.ctid from fairq.settlements as s
-        where s.queue = p_tick.queue and s.ended_xid = any (v_late)
+        select s.row_id from unnest(v_late) as u(x)
+        cross join lateral (
+            select ss.ctid as row_id from fairq.settlements as ss
+            where ss.queue = p_tick.queue and ss.ended_xid = u.x
+            offset 0
+        ) as s
     ), ended as (
         delete from fairq.settlements as s using settlement as e where s.ctid = e.row_id
         returning s.tenant, s.attempts
@@ -2388,8 +2581,12 @@ begin
         where t.queue = p_tick.queue and t.changed_xid >= v_since
           and pg_visible_in_snapshot(t.changed_xid, p_snap) and t.changed_xid <> p_own
         union all
-        select t.tenant from fairq.tenants as t
-        where t.queue = p_tick.queue and t.changed_xid = any (v_late)
+        select t.tenant from unnest(v_late) as u(x)
+        cross join lateral (
+            select tt.tenant from fairq.tenants as tt
+            where tt.queue = p_tick.queue and tt.changed_xid = u.x
+            offset 0
+        ) as t
     )
     select coalesce(array_agg(row(n.tenant, n.state, n.priority, n.run_at, n.job_id, n.ended)::fairq.news), '{}')
     into v_news
@@ -2409,19 +2606,24 @@ revoke all on function fairq._look(fairq.ticks, pg_snapshot, xid8) from public;
 
 create or replace function fairq._virtual_time(p_tick fairq.ticks)
     returns bigint
-    language sql
+    language plpgsql
     stable
     set search_path = pg_catalog, pg_temp
 as $fn$
-    -- The least vtime of an eligible flow; when there is none, the greatest ever charged. Never below an earlier one:
-    -- a flow that comes back one job behind it (R11) must not let newcomers in at its level.
-    -- Index: flows_pick_idx, both ends.
-    select greatest(
+-- The least vtime of an eligible flow; when there is none, the greatest ever charged. Never below an earlier one:
+-- a flow that comes back one job behind it (R11) must not let newcomers in at its level.
+-- Index:  flows_pick_idx, both ends.
+begin
+    return greatest(
         p_tick.virtual_time,
         coalesce(
             (
                 select f.vtime from fairq.flows as f
-                where f.queue = p_tick.queue and f.eligible and f.vtime >= p_tick.pick_floor
+                where f.queue = p_tick.queue and f.eligible
+                  and (f.vtime, f.charge, f.served, f.tenant) >= (
+                      (p_tick.pick_floor).vtime, (p_tick.pick_floor).charge, (p_tick.pick_floor).served,
+                      (p_tick.pick_floor).tenant
+                  )
                 order by f.vtime, f.charge, f.served, f.tenant
                 limit 1
             ),
@@ -2433,24 +2635,26 @@ as $fn$
             ),
             0
         )
-    )
+    );
+end
 $fn$;
 comment on function fairq._virtual_time(fairq.ticks) is 'The virtual time of a queue. Internal.';
 revoke all on function fairq._virtual_time(fairq.ticks) from public;
 
 create or replace function fairq._apply(p_queue text, p_news fairq.news[], p_virtual_time bigint)
-    returns bigint
+    returns fairq.place
     language plpgsql
     set search_path = pg_catalog, pg_temp
 as $fn$
--- Writes the news into the flows, all of one tenant's in one update; returns the least vtime of a flow that is then eligible.
+-- Writes the news into the flows, all of one tenant's in one update; returns the first place of a flow that is then
+-- eligible.
 --
 -- R2:     a flow that becomes backlogged starts no lower than the virtual time. Its debt is kept.
 -- R11:    one that was held up (cap, pause) and no longer is starts at most one job below it.
 -- Locks:  the queue's lock is held.
 -- Index:  flows_key_idx, newest version first; tenants_pkey.
 declare
-    v_least bigint;
+    v_first fairq.place;
 begin
     with merged as (
         select
@@ -2519,17 +2723,20 @@ begin
             stamp       = f.stamp + 1
         from known as k
         where f.ctid = k.row_id
-        returning f.vtime, f.eligible
+        returning f.vtime, f.charge, f.served, f.tenant, f.eligible
     ), opened as (
         insert into fairq.flows (queue, tenant, weight, max_running, paused, vtime, head_at, head_id)
         select p_queue, k.tenant, k.weight, k.max_running, k.paused, p_virtual_time, k.head_at, k.head_id
         from known as k
         where k.row_id is null and k.arrived
-        returning vtime, eligible
+        returning vtime, charge, served, tenant, eligible
     )
-    select min(u.vtime) filter (where u.eligible) into v_least
-    from (select p.* from put as p union all select o.* from opened as o) as u;
-    return v_least;
+    select u.vtime, u.charge, u.served, u.tenant into v_first
+    from (select p.* from put as p union all select o.* from opened as o) as u
+    where u.eligible
+    order by u.vtime, u.charge, u.served, u.tenant
+    limit 1;
+    return v_first;
 end
 $fn$;
 comment on function fairq._apply(text, fairq.news[], bigint) is 'Writes the news of a look into the flows. Internal.';
@@ -2545,10 +2752,10 @@ as $fn$
 -- The next jobs in order, as many as are wanted or as one pass can be sure of; and the flows found empty on the way.
 -- Null when no flow is eligible. Nothing is written or locked.
 --
--- Fair:   start tags. A flow's nth job has the tag vtime + (n - 1) * charge; the least tags go first, ties by charge, by
---         how often the flow has been picked in this pass, by who was served longest ago, by name. Of each flow only the
+-- Fair:   start tags. A flow's nth job has the tag vtime + (n - 1) * charge; the least tags go first, ties by charge,
+--         by how often the flow has been picked in this pass, by who was served longest ago, by name. Of each flow only the
 --         first few jobs are read; one that has more bounds the pass: nothing at or above its next tag may be chosen yet.
---         So do the flows that were not read, since those that were may turn out empty.
+--         Some flows read may turn out empty, so the flows not read bound it too.
 -- Index:  flows_pick_idx from the floor, or flows_key_idx for the tenants named; jobs_claim_idx from each flow's heads.
 declare
     v_picks fairq.pick[];
@@ -2558,7 +2765,11 @@ begin
             select f.ctid as row_id, f.tenant, f.vtime, f.charge, f.served, f.head_at, f.head_id,
                    least(coalesce(f.max_running - f.running, p_want), p_want) as room
             from fairq.flows as f
-            where p_tenants = '{*}' and f.queue = p_tick.queue and f.eligible and f.vtime >= p_tick.pick_floor
+            where p_tenants = '{*}' and f.queue = p_tick.queue and f.eligible
+              and (f.vtime, f.charge, f.served, f.tenant) >= (
+                  (p_tick.pick_floor).vtime, (p_tick.pick_floor).charge, (p_tick.pick_floor).served,
+                  (p_tick.pick_floor).tenant
+              )
             order by f.vtime, f.charge, f.served, f.tenant
             limit p_want
         )
@@ -2578,16 +2789,23 @@ begin
             order by f.vtime, f.charge, f.served, f.tenant
             limit p_want
         )
-    ), depth as materialized (
-        -- deep enough that one pass is mostly enough, shallow enough not to read n jobs of each of n flows
-        select case when count(*) <= 1 then p_want else least(p_want, 4 + 2 * p_want / count(*)) end::integer as jobs
-        from flow
+    ), deep as materialized (
+        -- Deep enough that one pass is mostly enough, shallow enough not to read n jobs of each of n flows; and where there
+        -- are as many flows as jobs are wanted, each has one before any has one beyond the start tag of the last.
+        select
+            f.*, least(
+                f.room,
+                case when u.flows <= 1 then p_want else 4 + 2 * p_want / u.flows end,
+                case when u.flows = p_want then (u.last - f.vtime) / f.charge + 1 end
+            )::integer as depth
+        from flow as f
+        cross join (select count(*) as flows, max(x.vtime) as last from flow as x) as u
     ), head as materialized (
         select
-            f.row_id as flow_row, f.tenant, f.charge, f.served, f.room,
+            f.row_id as flow_row, f.tenant, f.charge, f.served, f.room, f.depth,
             h.job_row, h.job_id, h.priority, h.run_at, h.nth, f.vtime + (h.nth - 1) * f.charge as tag,
             h.next_priority, h.next_run_at, h.next_job_id
-        from flow as f
+        from deep as f
         left join lateral (
             select
                 q.*, row_number() over ()::integer as nth, lead(q.priority) over () as next_priority,
@@ -2608,31 +2826,28 @@ begin
                       -- a probe for each job, never a join the planner may turn round
                       and not exists (select from fairq.leases as l where l.job_id = jj.job_id offset 0)
                     order by jj.run_at, jj.job_id
-                    limit least(f.room, (select d.jobs from depth as d)) + 1
+                    limit f.depth + 1
                 ) as j
                 where c.job_id is not null
-                limit least(f.room, (select d.jobs from depth as d)) + 1
+                limit f.depth + 1
             ) as q
         ) as h on true
     ), chosen as (
         select h.*
         from head as h
-        where h.nth <= least(h.room, (select d.jobs from depth as d))
-          -- when the list of flows was cut, the first one left out comes right after its last one
-          and (
-              (select count(*) from flow) < p_want
-              or (h.tag, h.charge, h.nth) <= (
-                  select f.vtime, f.charge, 1 from flow as f
-                  order by f.vtime desc, f.charge desc
-                  limit 1
-              )
-          )
+        where h.nth <= h.depth
           and h.tag < coalesce(
               (
                   select min(x.tag + x.charge) from head as x
-                  where x.nth = (select d.jobs from depth as d) and x.nth < x.room and x.next_job_id is not null
+                  where x.nth = x.depth and x.nth < x.room and x.next_job_id is not null
               ),
               9223372036854775807
+          )
+          -- flows that were not read wait behind the last one that was: its first job may go, and what goes before it
+          and (
+              h.nth = 1
+              or (select count(*) from flow) < p_want
+              or (h.tag, h.charge) < (select x.vtime, x.charge from flow as x order by x.vtime desc, x.charge desc limit 1)
           )
         order by h.tag, h.charge, h.nth, h.served, h.tenant
         limit p_want
@@ -2658,7 +2873,8 @@ comment on function fairq._pick(fairq.ticks, pg_snapshot, xid8, integer, text[],
 revoke all on function fairq._pick(fairq.ticks, pg_snapshot, xid8, integer, text[], bigint[]) from public;
 
 create or replace function fairq._lease(
-    p_queue text, p_picks fairq.pick[], p_dispatch bigint, p_owner text, p_caller text, p_now timestamptz, p_lease interval
+    p_queue text, p_picks fairq.pick[], p_dispatch bigint, p_owner text, p_caller text, p_now timestamptz,
+    p_lease interval
 )
     returns setof fairq.claimed_job
     language plpgsql
@@ -2726,7 +2942,8 @@ create or replace function fairq._charge(p_picks fairq.pick[], p_dispatch bigint
     language plpgsql
     set search_path = pg_catalog, pg_temp
 as $fn$
--- Moves each picked flow past its jobs: charged, counted, its heads at the next one. A flow found empty only loses its heads.
+-- Moves each picked flow past its jobs: charged, counted, its heads at the next one. A flow found empty only loses its
+-- heads.
 --
 -- Locks:  the queue's lock is held.
 begin
@@ -2768,13 +2985,21 @@ create or replace function fairq._write_tick(p_tick fairq.ticks)
 as $fn$
 -- The memory for the next look: a new row, and the last one removed.
 declare
-    v_floor bigint;
+    v_floor fairq.place;
 begin
-    select f.vtime into v_floor from fairq.flows as f
-    where f.queue = p_tick.queue and f.eligible and f.vtime >= p_tick.pick_floor
+    select f.vtime, f.charge, f.served, f.tenant into v_floor from fairq.flows as f
+    where f.queue = p_tick.queue and f.eligible
+      and (f.vtime, f.charge, f.served, f.tenant) >= (
+          (p_tick.pick_floor).vtime, (p_tick.pick_floor).charge, (p_tick.pick_floor).served,
+          (p_tick.pick_floor).tenant
+      )
     order by f.vtime, f.charge, f.served, f.tenant
     limit 1;
-    p_tick.pick_floor := coalesce(v_floor, p_tick.pick_floor);
+    -- with no flow eligible there is nothing below any place: who becomes eligible lowers the floor again
+    p_tick.pick_floor := case
+        when found then v_floor
+        else row(9223372036854775807, 9223372036854775807, 9223372036854775807, '')::fairq.place
+    end;
 
     delete from fairq.ticks as t where t.queue = p_tick.queue and t.tick_id = p_tick.tick_id;
     p_tick.tick_id := p_tick.tick_id + 1;
@@ -2827,11 +3052,12 @@ comment on function fairq._catch_up(fairq.ticks, pg_snapshot, xid8, timestamptz,
 revoke all on function fairq._catch_up(fairq.ticks, pg_snapshot, xid8, timestamptz, integer) from public;
 
 create or replace function fairq._reopen(p_tick fairq.ticks, p_job_ids bigint[])
-    returns bigint
+    returns fairq.place
     language plpgsql
     set search_path = pg_catalog, pg_temp
 as $fn$
--- A head must not move past a job that was skipped because somebody held it: if they let it go, nothing will tell of it.
+-- A head must not move past a job that was skipped because somebody held it: if they let it go, nothing will tell of
+-- it.
 begin
     return fairq._apply(
         p_tick.queue,
@@ -2839,10 +3065,12 @@ begin
             select row(j.tenant, 'queued', j.priority, j.run_at, j.job_id, 0)::fairq.news
             from unnest(p_job_ids) as s(job_id)
             cross join lateral (
-                select jj.tenant, jj.priority, jj.run_at, jj.job_id from fairq.jobs as jj
-                where jj.job_id = s.job_id and jj.state = 'queued'
+                -- its state is looked at outside: in here it would make jobs_claim_idx a candidate
+                select jj.tenant, jj.priority, jj.run_at, jj.job_id, jj.state from fairq.jobs as jj
+                where jj.job_id = s.job_id
                 offset 0
             ) as j
+            where j.state = 'queued'
         ),
         p_tick.virtual_time
     );
@@ -2927,7 +3155,8 @@ create or replace function fairq._limit_idle_transaction()
     language plpgsql
     set search_path = pg_catalog, pg_temp
 as $fn$
--- A session that forgets its transaction after a claim would stop the queue: at most 10 s of idleness, for this transaction.
+-- A session that forgets its transaction after a claim would stop the queue: at most 10 s of idleness, for this
+-- transaction.
 declare
     v_limit interval := current_setting('idle_in_transaction_session_timeout')::interval;
 begin
@@ -2952,8 +3181,8 @@ create or replace function fairq.claim_jobs(
     security definer
     set search_path = pg_catalog, pg_temp
     -- Tables here are empty one moment and huge the next, and are never analyzed in between: each statement has one
-    -- index that serves it, and the planner is not to think of anything else (measured: a join turned round costs 42,000
-    -- buffers). The settings hold for every step called from here.
+    -- index that serves it, and the planner is not to think of anything else (measured: a join turned round costs
+    -- 42,000 buffers). The settings hold for every step called from here.
     set plan_cache_mode = force_generic_plan
     set enable_seqscan = off
     set enable_bitmapscan = off
@@ -3056,13 +3285,14 @@ create or replace function fairq.renew_job_lease(p_job_id bigint, p_token uuid, 
     -- see claim_jobs()
     set plan_cache_mode = force_generic_plan
     set enable_seqscan = off
+    set enable_bitmapscan = off
 as $fn$
 -- running -> running
 --
 -- Locks:  the lease's row.
 -- Raises: 22023 for a null argument or a lease out of range.
 begin
-    perform fairq._check_batch(array[p_job_id], array[p_token]);
+    perform fairq._check_held(p_job_id, p_token);
     perform fairq._check_lease(p_lease);
     return fairq._renew(p_job_id, p_token, p_lease) = 'renewed';
 end
@@ -3094,6 +3324,7 @@ create or replace function fairq.renew_job_leases(p_job_ids bigint[], p_tokens u
     -- see claim_jobs()
     set plan_cache_mode = force_generic_plan
     set enable_seqscan = off
+    set enable_bitmapscan = off
 as $fn$
 -- running -> running; many at once
 --
@@ -3137,30 +3368,34 @@ as $fn$
 -- Index:  leases_pkey and jobs_pkey, a probe for each job.
 -- Raises: 40001 when a job's row was changed under its lease, which only a rebuild of the scheduler's memory does.
 declare
-    v_rows  tid[];
-    v_times timestamptz[];
-    v_at    integer[];
-    v_done  integer[];
-    v_ended integer;
+    v_caller text := fairq._caller();
+    v_rows   tid[];
+    v_times  timestamptz[];
+    v_at     integer[];
+    v_done   integer[];
+    v_ended  integer;
 begin
     with held as materialized (
-        select l.row_id, u.at, clock_timestamp() as now_held
+        select l.row_id, l.caller, l.lease_expires_at, u.at, clock_timestamp() as now_held
         from (
             select t.job_id, t.token, t.at from unnest(p_job_ids, p_tokens) with ordinality as t(job_id, token, at)
             order by t.job_id, t.at
         ) as u
         cross join lateral (
-            select ll.ctid as row_id from fairq.leases as ll
+            select ll.ctid as row_id, ll.caller, ll.lease_expires_at from fairq.leases as ll
             where ll.job_id = u.job_id and ll.lease_token = u.token
             for update
         ) as l
     )
-    select array_agg(h.row_id), array_agg(h.at), array_agg(h.now_held) into v_rows, v_at, v_times from held as h;
+    select array_agg(h.row_id), array_agg(h.at), array_agg(h.now_held) into v_rows, v_at, v_times
+    from held as h
+    -- here, by what was read under the lock: beside the delete it would make leases_expire_idx a candidate
+    where h.lease_expires_at > h.now_held and h.caller = v_caller;
 
     with ended as (
         delete from fairq.leases as l
         using unnest(v_rows, v_at, v_times) as h(row_id, at, now_held)
-        where l.ctid = h.row_id and l.lease_expires_at > h.now_held and l.caller = fairq._caller()
+        where l.ctid = h.row_id
         returning l.*, h.at, h.now_held
     ), settled as (
         insert into fairq.settlements (queue, tenant, attempts)
@@ -3201,15 +3436,17 @@ revoke all on function fairq._complete(bigint[], uuid[], jsonb[]) from public;
 
 create or replace function fairq._completed_before(p_job_id bigint, p_token uuid)
     returns boolean
-    language sql
+    language plpgsql
     stable
     set search_path = pg_catalog, pg_temp
 as $fn$
-    -- a reply that was lost, and a worker that asks again
-    select exists (
+-- A reply that was lost, and a worker that asks again.
+begin
+    return exists (
         select from fairq.finished_jobs as f
         where f.job_id = p_job_id and f.state = 'succeeded' and f.token_hash = fairq._token_hash(p_token)
-    )
+    );
+end
 $fn$;
 comment on function fairq._completed_before(bigint, uuid) is 'Whether this token completed this job. Internal.';
 revoke all on function fairq._completed_before(bigint, uuid) from public;
@@ -3231,9 +3468,9 @@ as $fn$
 -- Locks:  the lease's row, then the job's.
 -- Raises: 22023 for a null id or token; 54000 for a result over the queue's payload_limit.
 begin
-    perform fairq._check_batch(array[p_job_id], array[p_token]);
+    perform fairq._check_held(p_job_id, p_token);
     if fairq._is_oversized(p_job_id, p_result) then
-        raise exception 'p_result of job % has % bytes, too many for its queue', p_job_id, octet_length(p_result::text)
+        raise exception 'p_result of job % has % bytes, more than its queue allows', p_job_id, octet_length(p_result::text)
             using errcode = '54000', hint = 'Store it elsewhere and complete the job with a reference to it.';
     end if;
     return cardinality(fairq._complete(array[p_job_id], array[p_token], array[p_result])) = 1
@@ -3329,18 +3566,20 @@ grant execute on function fairq.complete_jobs(bigint[], uuid[], jsonb[]) to fair
 
 create or replace function fairq._retry_delay(p_settings fairq.queues, p_attempt integer, p_random double precision)
     returns interval
-    language sql
+    language plpgsql
     immutable
     set search_path = pg_catalog, pg_temp
 as $fn$
-    -- base, doubled with each attempt, capped; a share of it drawn at random (p_random, 0 to 1). Clamped as a number
-    -- before it becomes an interval: 2^1000 seconds is not one.
-    select make_interval(secs =>
+-- Base, doubled with each attempt, capped; a share of it drawn at random (p_random, 0 to 1). Clamped as a number before
+-- it becomes an interval: 2^1000 seconds is not one.
+begin
+    return make_interval(secs =>
         least(
             extract(epoch from p_settings.backoff_cap)::double precision,
             extract(epoch from p_settings.backoff_base)::double precision * power(2, least(p_attempt - 1, 62))
         ) * (1 - p_settings.backoff_jitter * p_random)
-    )
+    );
+end
 $fn$;
 comment on function fairq._retry_delay(fairq.queues, integer, double precision) is 'The wait after a failed attempt. Internal.';
 revoke all on function fairq._retry_delay(fairq.queues, integer, double precision) from public;
@@ -3408,7 +3647,9 @@ begin
     );
     perform fairq._log(
         v_lease, 'retry_scheduled', v_now,
-        jsonb_strip_nulls(jsonb_build_object('error', p_error, 'delay_seconds', round(extract(epoch from v_delay), 3)))
+        -- not jsonb_strip_nulls: it would reach into the worker's error
+        case when p_error is null then '{}' else jsonb_build_object('error', p_error) end
+        || jsonb_build_object('delay_seconds', round(extract(epoch from v_delay), 3))
     );
     return case when v_delay > interval '0' then 'scheduled' else 'queued' end;
 end
@@ -3447,13 +3688,14 @@ create or replace function fairq.fail_job(
     -- see claim_jobs()
     set plan_cache_mode = force_generic_plan
     set enable_seqscan = off
+    set enable_bitmapscan = off
 as $fn$
 -- running -> scheduled, queued, dead, cancelled
 --
 -- Locks:  the lease's row, then the job's.
 -- Raises: 22023 for a null id or token, or a delay out of range; never for an error text.
 begin
-    perform fairq._check_batch(array[p_job_id], array[p_token]);
+    perform fairq._check_held(p_job_id, p_token);
     perform fairq._check_failure(p_retry_delay, p_retry);
     return fairq._fail(p_job_id, p_token, fairq._error_document(p_error), p_retry_delay, p_retry);
 end
@@ -3476,6 +3718,7 @@ create or replace function fairq.fail_jobs(
     -- see claim_jobs()
     set plan_cache_mode = force_generic_plan
     set enable_seqscan = off
+    set enable_bitmapscan = off
 as $fn$
 -- running -> scheduled, queued, dead, cancelled; many at once
 --
@@ -3553,14 +3796,15 @@ create or replace function fairq.release_job(p_job_id bigint, p_token uuid, p_de
     -- see claim_jobs()
     set plan_cache_mode = force_generic_plan
     set enable_seqscan = off
+    set enable_bitmapscan = off
 as $fn$
 -- running -> queued, scheduled, cancelled
 --
 -- Locks:  the lease's row, then the job's.
 -- Raises: 22023 for a null id or token, or a delay out of range.
 begin
-    perform fairq._check_batch(array[p_job_id], array[p_token]);
-    perform fairq._check_failure(p_delay, true);
+    perform fairq._check_held(p_job_id, p_token);
+    perform fairq._check_delay(p_delay);
     return fairq._release(p_job_id, p_token, p_delay);
 end
 $fn$;
@@ -3576,6 +3820,7 @@ create or replace function fairq.release_jobs(p_job_ids bigint[], p_tokens uuid[
     -- see claim_jobs()
     set plan_cache_mode = force_generic_plan
     set enable_seqscan = off
+    set enable_bitmapscan = off
 as $fn$
 -- running -> queued, scheduled, cancelled; many at once
 --
@@ -3586,7 +3831,7 @@ declare
     v_at       integer;
 begin
     perform fairq._check_batch(p_job_ids, p_tokens);
-    perform fairq._check_failure(p_delay, true);
+    perform fairq._check_delay(p_delay);
     for v_at in select u.ordinality from unnest(p_job_ids) with ordinality as u(job_id) order by u.job_id, u.ordinality loop
         v_outcomes[v_at] := fairq._release(p_job_ids[v_at], p_tokens[v_at], p_delay);
     end loop;
@@ -3707,7 +3952,7 @@ begin
     end if;
     v_granted := fairq._granted_tenants(p_verb, v_queue, fairq._caller());
     if v_granted = '{*}' or v_tenant = any (v_granted) then
-        return v_where;
+        return coalesce(v_where, 'not_found');
     end if;
     return 'not_found';
 end
@@ -3723,6 +3968,7 @@ create or replace function fairq.cancel_job(p_job_id bigint)
     -- see claim_jobs()
     set plan_cache_mode = force_generic_plan
     set enable_seqscan = off
+    set enable_bitmapscan = off
 as $fn$
 -- queued, scheduled -> cancelled; running -> asked to stop
 --
@@ -3779,6 +4025,7 @@ create or replace function fairq.reschedule_job(
     -- see claim_jobs()
     set plan_cache_mode = force_generic_plan
     set enable_seqscan = off
+    set enable_bitmapscan = off
 as $fn$
 -- queued, scheduled -> queued, scheduled
 --
@@ -3791,10 +4038,13 @@ begin
     if p_job_id is null then
         perform fairq._refuse('p_job_id', null, 'a job''s id');
     end if;
-    if num_nonnulls(p_run_at, p_delay, p_priority) = 0 or not isfinite(p_run_at) or num_nonnulls(p_run_at, p_delay) = 2 then
-        perform fairq._refuse('p_run_at', p_run_at::text, 'finite, and given without p_delay; or a p_delay or p_priority given');
+    if num_nonnulls(p_run_at, p_delay, p_priority) = 0 then
+        perform fairq._refuse('one of p_run_at, p_delay and p_priority', null, 'given');
     end if;
-    perform fairq._check_failure(p_delay, true);
+    if not isfinite(p_run_at) or num_nonnulls(p_run_at, p_delay) = 2 then
+        perform fairq._refuse('p_run_at', p_run_at::text, 'finite, and given without p_delay');
+    end if;
+    perform fairq._check_delay(p_delay);
     if p_priority not between 0 and 3 then
         perform fairq._refuse('p_priority', p_priority::text, 'a number from 0 (first) to 3');
     end if;
@@ -3838,6 +4088,7 @@ create or replace function fairq.retry_job(p_job_id bigint)
     -- see claim_jobs()
     set plan_cache_mode = force_generic_plan
     set enable_seqscan = off
+    set enable_bitmapscan = off
 as $fn$
 -- dead, cancelled -> queued, under its old id, with all its attempts before it again
 --

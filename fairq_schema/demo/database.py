@@ -35,8 +35,8 @@ select (select count(*) from fairq.leases as l where l.queue = %(queue)s)
 
 
 @contextlib.contextmanager
-def demo_queue(dsn: str, queue: str) -> Iterator[psycopg.Connection[Any]]:
-    """Install the schema if need be, set the tenants' weights, and take every row of the queue away at the end."""
+def demo_queue(dsn: str, queue: str, *, remove: bool) -> Iterator[psycopg.Connection[Any]]:
+    """Install the schema if need be, set the tenants' weights, and at the end remove the queue's rows if so wished."""
     try:
         connection = psycopg.connect(dsn, autocommit=True, application_name="fairq demo")
     except psycopg.OperationalError as error:
@@ -52,7 +52,8 @@ def demo_queue(dsn: str, queue: str) -> Iterator[psycopg.Connection[Any]]:
                 )
             yield connection
         finally:
-            _remove(connection, queue)
+            if remove:
+                _remove(connection, queue)
 
 
 def count_started(connection: psycopg.Connection[Any], queue: str) -> int:

@@ -119,7 +119,9 @@ def run(options: Options, interruption: Interruption) -> int:
         dsn = options.dsn or stack.enter_context(temporary_server())
         if interruption.is_set():
             return 128 + interruption.signum
-        connection = stack.enter_context(demo_queue(dsn, options.queue))
+        connection = stack.enter_context(
+            demo_queue(dsn, options.queue, remove=bool(options.dsn))
+        )  # else it goes with its server
         announce(options, connection.info)
         with crew(options, dsn, tally) as working, producers(options, dsn, tally) as producing:
             elapsed = watch(options, interruption, tally, producing, working)

@@ -1,9 +1,9 @@
 --
 -- Tables
 --
--- Where a job is, is where its rows are: a job that waits has a row in jobs; while it runs it has a lease beside it; once
--- it has ended, its row is in finished_jobs instead. Nothing wide is rewritten on the way.
--- Every table's row-level security is on in the transaction that creates it.
+-- Where a job is, is where its rows are: a job that waits has a row in jobs; while it runs it has a lease beside it;
+-- once it has ended, its row is in finished_jobs instead. Nothing wide is rewritten on the way. Every table's row-level
+-- security is on in the transaction that creates it.
 
 -- jobs: left alone while a job waits and while it runs
 
@@ -161,7 +161,8 @@ create table fairq.job_log (
     created_at timestamptz not null,
     constraint job_log_pkey primary key (log_id),
     constraint job_log_event_known check (event_type in (
-        'retry_scheduled', 'lease_expired', 'released', 'dead', 'cancelled', 'cancel_requested', 'rescheduled', 'revived'
+        'retry_scheduled', 'lease_expired', 'released', 'dead', 'cancelled', 'cancel_requested', 'rescheduled',
+        'revived'
     )),
     constraint job_log_details_is_object check (jsonb_typeof(details) = 'object')
 );
@@ -338,7 +339,7 @@ create table fairq.ticks (
     seen              pg_snapshot not null,
     own_xid           xid8        not null,
     virtual_time      bigint      not null,
-    pick_floor        bigint      not null,
+    pick_floor        fairq.place not null,
     promote_floor     timestamptz not null,
     expire_floor      timestamptz not null,
     found_empty       boolean     not null,
@@ -358,7 +359,7 @@ comment on column fairq.ticks.system_identifier is 'The cluster it was written o
 comment on column fairq.ticks.seen is 'What the look had seen: the next one reads what this snapshot had not.';
 comment on column fairq.ticks.own_xid is 'The transaction of the look, whose own changes it left to the next.';
 comment on column fairq.ticks.virtual_time is 'Virtual time of the queue at the look; never falls.';
-comment on column fairq.ticks.pick_floor is 'No eligible flow has a lower vtime.';
+comment on column fairq.ticks.pick_floor is 'No eligible flow has a lower place in the pick order.';
 comment on column fairq.ticks.promote_floor is 'No scheduled job that the look has seen is due before.';
 comment on column fairq.ticks.expire_floor is 'No lease expires before.';
 comment on column fairq.ticks.found_empty is 'The claim found less than it asked for: the next enqueue may wake listeners.';

@@ -68,6 +68,14 @@ create type fairq.moved as (
 );
 comment on type fairq.moved is 'What promote or expire did inside a claim: the news of it, and where the next one may start to read. Internal.';
 
+create type fairq.place as (
+    vtime  bigint,
+    charge bigint,
+    served bigint,
+    tenant text collate "C"
+);
+comment on type fairq.place is 'A place in the pick order: the columns that order flows, in their order. Internal.';
+
 create type fairq.pick as (
     turn          integer,
     flow_row      tid,

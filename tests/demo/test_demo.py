@@ -107,6 +107,25 @@ def test_a_run_in_a_given_database_takes_its_rows_away_again() -> None:
                 assert connection.execute(f"select from fairq.{table} where queue = 'demo'").fetchone() is None, table
 
 
+def test_a_scheduler_that_forgets_the_weights_is_found_out() -> None:
+    """The measurement can fail: with one charge for all, the ratio is above 1, and the demo says so and exits 1."""
+    with temporary_server() as dsn:
+        fairq_schema.apply(dsn)
+        with psycopg.connect(dsn, autocommit=True) as connection:
+            [text] = connection.execute(
+                "select pg_get_functiondef('fairq._charge(fairq.pick[], bigint)'::regprocedure)"
+            ).fetchone() or [""]
+            assert "s.took * f.charge" in text
+            connection.execute(text.replace("s.took * f.charge", "s.took * 2520000"))
+
+        done = run_in(dsn)
+
+        found = re.search(r"^lag ratio: (\d+\.\d+),", done.stdout, flags=re.MULTILINE)
+        assert found, done.stderr
+        assert float(found[1]) > 1
+        assert done.returncode == 1
+
+
 def test_a_queue_in_use_and_a_role_without_the_rights_are_refused() -> None:
     """The demo never removes what it did not make, and never judges by part of the order."""
     with temporary_server() as dsn:

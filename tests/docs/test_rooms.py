@@ -86,6 +86,7 @@ def one(connection: psycopg.Connection[Any], query: str, values: dict[str, objec
 def given_job(connection: psycopg.Connection[Any], queue: str, state: str) -> tuple[object, UUID]:
     """Bring a job of a queue of its own into a state, and give its id and the token of its latest lease, if any."""
     here: dict[str, object] = {"queue": queue, "delay": "1 hour" if state == "scheduled" else None}
+    connection.execute(CALLS["claim"], here)  # finds nothing, and makes the queue known to promote and expire
     job = one(
         connection,
         "select job_id from fairq.enqueue_job("

@@ -4,7 +4,6 @@ What the tests of the package share: a folder of two migrations, and questions t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import psycopg
@@ -13,6 +12,7 @@ import pytest
 from tests.package.folders import BARRIER, two_versions
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
     from tests.package.folders import Folder
@@ -33,7 +33,7 @@ def ask(empty_db: str) -> Iterator[Callable[..., Any]]:
     """
     with psycopg.connect(empty_db, autocommit=True) as connection:
 
-        def value(query: str, *args: object) -> Any:  # noqa: ANN401
+        def value(query: str, *args: object) -> Any:
             cursor = connection.execute(query.encode(), args or None)
             row = cursor.fetchone() if cursor.description else None
             return row[0] if row else None

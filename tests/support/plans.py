@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -29,18 +30,24 @@ def plans_inside(conn: psycopg.Connection[Any], query: str, *args: Any) -> list[
 
     Needs a superuser's connection. Plans carry actual rows and buffers.
     """
-    heard: list[str] = []
+    with overheard(conn) as heard:
+        conn.execute(query, args or None)
+    return heard
+
+
+@contextmanager
+def overheard(conn: psycopg.Connection[Any]) -> Iterator[list[tuple[str, Plan]]]:
+    """As `plans_inside`, for whatever runs on the connection meanwhile."""
+    heard: list[tuple[str, Plan]] = []
     _listen_to_auto_explain(conn)
     handler = _hear(heard)
+    conn.execute("set auto_explain.log_min_duration = 0")
     conn.add_notice_handler(handler)
     try:
-        conn.execute("set auto_explain.log_min_duration = 0")
-        conn.execute(query, args or None)
+        yield heard
     finally:
         conn.remove_notice_handler(handler)
         conn.execute("set auto_explain.log_min_duration = -1")
-    found = [json.loads(message[message.index("{") :]) for message in heard]
-    return [(entry["Query Text"], entry["Plan"]) for entry in found if "auto_explain" not in entry["Query Text"]]
 
 
 def nodes(plan: Plan) -> Iterator[Plan]:
@@ -86,9 +93,11 @@ def _listen_to_auto_explain(conn: psycopg.Connection[Any]) -> None:
     conn.execute("set client_min_messages = notice")
 
 
-def _hear(heard: list[str]) -> Any:
+def _hear(heard: list[tuple[str, Plan]]) -> Any:
     def handler(notice: psycopg.errors.Diagnostic) -> None:
-        if notice.message_primary and notice.message_primary.startswith("duration:"):
-            heard.append(notice.message_primary)
+        message = notice.message_primary or ""
+        if message.startswith("duration:"):
+            entry = json.loads(message[message.index("{") :])
+            heard.append((entry["Query Text"], entry["Plan"]))
 
     return handler

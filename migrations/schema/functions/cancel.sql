@@ -103,7 +103,7 @@ begin
     end if;
     v_granted := fairq._granted_tenants(p_verb, v_queue, fairq._caller());
     if v_granted = '{*}' or v_tenant = any (v_granted) then
-        return v_where;
+        return coalesce(v_where, 'not_found');
     end if;
     return 'not_found';
 end
@@ -119,6 +119,7 @@ create or replace function fairq.cancel_job(p_job_id bigint)
     -- see claim_jobs()
     set plan_cache_mode = force_generic_plan
     set enable_seqscan = off
+    set enable_bitmapscan = off
 as $fn$
 -- queued, scheduled -> cancelled; running -> asked to stop
 --

@@ -16,30 +16,34 @@ as $fn$
 -- Index:  leases_pkey and jobs_pkey, a probe for each job.
 -- Raises: 40001 when a job's row was changed under its lease, which only a rebuild of the scheduler's memory does.
 declare
-    v_rows  tid[];
-    v_times timestamptz[];
-    v_at    integer[];
-    v_done  integer[];
-    v_ended integer;
+    v_caller text := fairq._caller();
+    v_rows   tid[];
+    v_times  timestamptz[];
+    v_at     integer[];
+    v_done   integer[];
+    v_ended  integer;
 begin
     with held as materialized (
-        select l.row_id, u.at, clock_timestamp() as now_held
+        select l.row_id, l.caller, l.lease_expires_at, u.at, clock_timestamp() as now_held
         from (
             select t.job_id, t.token, t.at from unnest(p_job_ids, p_tokens) with ordinality as t(job_id, token, at)
             order by t.job_id, t.at
         ) as u
         cross join lateral (
-            select ll.ctid as row_id from fairq.leases as ll
+            select ll.ctid as row_id, ll.caller, ll.lease_expires_at from fairq.leases as ll
             where ll.job_id = u.job_id and ll.lease_token = u.token
             for update
         ) as l
     )
-    select array_agg(h.row_id), array_agg(h.at), array_agg(h.now_held) into v_rows, v_at, v_times from held as h;
+    select array_agg(h.row_id), array_agg(h.at), array_agg(h.now_held) into v_rows, v_at, v_times
+    from held as h
+    -- here, by what was read under the lock: beside the delete it would make leases_expire_idx a candidate
+    where h.lease_expires_at > h.now_held and h.caller = v_caller;
 
     with ended as (
         delete from fairq.leases as l
         using unnest(v_rows, v_at, v_times) as h(row_id, at, now_held)
-        where l.ctid = h.row_id and l.lease_expires_at > h.now_held and l.caller = fairq._caller()
+        where l.ctid = h.row_id
         returning l.*, h.at, h.now_held
     ), settled as (
         insert into fairq.settlements (queue, tenant, attempts)
@@ -80,15 +84,17 @@ revoke all on function fairq._complete(bigint[], uuid[], jsonb[]) from public;
 
 create or replace function fairq._completed_before(p_job_id bigint, p_token uuid)
     returns boolean
-    language sql
+    language plpgsql
     stable
     set search_path = pg_catalog, pg_temp
 as $fn$
-    -- a reply that was lost, and a worker that asks again
-    select exists (
+-- A reply that was lost, and a worker that asks again.
+begin
+    return exists (
         select from fairq.finished_jobs as f
         where f.job_id = p_job_id and f.state = 'succeeded' and f.token_hash = fairq._token_hash(p_token)
-    )
+    );
+end
 $fn$;
 comment on function fairq._completed_before(bigint, uuid) is 'Whether this token completed this job. Internal.';
 revoke all on function fairq._completed_before(bigint, uuid) from public;
@@ -110,9 +116,9 @@ as $fn$
 -- Locks:  the lease's row, then the job's.
 -- Raises: 22023 for a null id or token; 54000 for a result over the queue's payload_limit.
 begin
-    perform fairq._check_batch(array[p_job_id], array[p_token]);
+    perform fairq._check_held(p_job_id, p_token);
     if fairq._is_oversized(p_job_id, p_result) then
-        raise exception 'p_result of job % has % bytes, too many for its queue', p_job_id, octet_length(p_result::text)
+        raise exception 'p_result of job % has % bytes, more than its queue allows', p_job_id, octet_length(p_result::text)
             using errcode = '54000', hint = 'Store it elsewhere and complete the job with a reference to it.';
     end if;
     return cardinality(fairq._complete(array[p_job_id], array[p_token], array[p_result])) = 1

@@ -4,18 +4,20 @@
 
 create or replace function fairq._retry_delay(p_settings fairq.queues, p_attempt integer, p_random double precision)
     returns interval
-    language sql
+    language plpgsql
     immutable
     set search_path = pg_catalog, pg_temp
 as $fn$
-    -- base, doubled with each attempt, capped; a share of it drawn at random (p_random, 0 to 1). Clamped as a number
-    -- before it becomes an interval: 2^1000 seconds is not one.
-    select make_interval(secs =>
+-- Base, doubled with each attempt, capped; a share of it drawn at random (p_random, 0 to 1). Clamped as a number before
+-- it becomes an interval: 2^1000 seconds is not one.
+begin
+    return make_interval(secs =>
         least(
             extract(epoch from p_settings.backoff_cap)::double precision,
             extract(epoch from p_settings.backoff_base)::double precision * power(2, least(p_attempt - 1, 62))
         ) * (1 - p_settings.backoff_jitter * p_random)
-    )
+    );
+end
 $fn$;
 comment on function fairq._retry_delay(fairq.queues, integer, double precision) is 'The wait after a failed attempt. Internal.';
 revoke all on function fairq._retry_delay(fairq.queues, integer, double precision) from public;
@@ -83,7 +85,9 @@ begin
     );
     perform fairq._log(
         v_lease, 'retry_scheduled', v_now,
-        jsonb_strip_nulls(jsonb_build_object('error', p_error, 'delay_seconds', round(extract(epoch from v_delay), 3)))
+        -- not jsonb_strip_nulls: it would reach into the worker's error
+        case when p_error is null then '{}' else jsonb_build_object('error', p_error) end
+        || jsonb_build_object('delay_seconds', round(extract(epoch from v_delay), 3))
     );
     return case when v_delay > interval '0' then 'scheduled' else 'queued' end;
 end
@@ -122,13 +126,14 @@ create or replace function fairq.fail_job(
     -- see claim_jobs()
     set plan_cache_mode = force_generic_plan
     set enable_seqscan = off
+    set enable_bitmapscan = off
 as $fn$
 -- running -> scheduled, queued, dead, cancelled
 --
 -- Locks:  the lease's row, then the job's.
 -- Raises: 22023 for a null id or token, or a delay out of range; never for an error text.
 begin
-    perform fairq._check_batch(array[p_job_id], array[p_token]);
+    perform fairq._check_held(p_job_id, p_token);
     perform fairq._check_failure(p_retry_delay, p_retry);
     return fairq._fail(p_job_id, p_token, fairq._error_document(p_error), p_retry_delay, p_retry);
 end
@@ -151,6 +156,7 @@ create or replace function fairq.fail_jobs(
     -- see claim_jobs()
     set plan_cache_mode = force_generic_plan
     set enable_seqscan = off
+    set enable_bitmapscan = off
 as $fn$
 -- running -> scheduled, queued, dead, cancelled; many at once
 --

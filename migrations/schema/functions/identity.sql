@@ -4,30 +4,32 @@
 
 create or replace function fairq._caller()
     returns text
-    language sql
+    language plpgsql
     stable
     set search_path = pg_catalog, pg_temp
 as $fn$
-    -- inside a definer function current_user is fairq_api; the caller is the role it had set, or its login
-    select case
-        when current_setting('role') = 'none' then session_user::text
-        else current_setting('role')
-    end
+-- Inside a definer function current_user is fairq_api; the caller is the role it had set, or its login.
+--
+-- plpgsql, here and in other helpers of one expression: its plans are kept, those of SQL functions that cannot be
+-- inlined are made anew in each transaction before PostgreSQL 18.
+begin
+    return case when current_setting('role') = 'none' then session_user::text else current_setting('role') end;
+end
 $fn$;
 comment on function fairq._caller() is 'The role that called the public function. Internal.';
 revoke all on function fairq._caller() from public;
 
 create or replace function fairq._granted_tenants(p_verb text, p_queue text, p_caller text)
     returns text[]
-    language sql
+    language plpgsql
     stable
     set search_path = pg_catalog, pg_temp
 as $fn$
-    -- one read of access_grants, never one check per job
-    select case
-        when coalesce(bool_or(g.tenant = '*'), false) then array['*']
-        else coalesce(array_agg(distinct g.tenant) filter (where g.tenant is not null), '{}')
-    end
+-- One read of access_grants, never one check per job.
+declare
+    v_tenants text[];
+begin
+    select array_agg(g.tenant) into v_tenants
     from (
         select case when a.tenant = '@own' then fairq.current_tenant_id() else a.tenant end as tenant
         from fairq.access_grants as a
@@ -35,6 +37,9 @@ as $fn$
           and a.queue in (p_queue, '*')
           and pg_has_role(p_caller::name, to_regrole(quote_ident(a.role_name))::oid, 'usage')
     ) as g
+    where g.tenant is not null;
+    return case when '*' = any (v_tenants) then '{*}' else coalesce(v_tenants, '{}') end;
+end
 $fn$;
 comment on function fairq._granted_tenants(text, text, text) is 'The tenants of a queue a role may act for: {*} for all. Internal.';
 revoke all on function fairq._granted_tenants(text, text, text) from public;

@@ -11,7 +11,8 @@ create or replace function fairq._promote_due(
 as $fn$
 -- scheduled -> queued, inside a claim: what is due goes straight into its look.
 --
--- changed_xid stays as it is, so that no later look reads the job again; and a job that no look has read yet waits for one.
+-- changed_xid stays as it is, so that no later look reads the job again; and a job that no look has read yet waits for
+-- one.
 -- Locks:  jobs' rows, skipping those held by others.
 -- Index:  jobs_promote_idx, from the promote floor.
 declare
@@ -91,7 +92,18 @@ begin
     end if;
 
     for v_queue in
-        select s.queue from fairq.schedulers as s where p_queue is null or s.queue = p_queue order by s.queue
+        -- from one queue to the next in the index: a queue may hold a million jobs, and there is no list of queues
+        with recursive queue(name) as (
+            select coalesce(p_queue, (
+                select j.queue from fairq.jobs as j where j.state = 'scheduled' order by j.queue limit 1
+            ))
+            union all
+            select (
+                select j.queue from fairq.jobs as j where j.state = 'scheduled' and j.queue > q.name order by j.queue limit 1
+            )
+            from queue as q where q.name is not null and p_queue is null
+        )
+        select q.name from queue as q where q.name is not null
     loop
         with due as materialized (
             select j.ctid as row_id from fairq.jobs as j

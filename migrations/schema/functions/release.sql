@@ -43,14 +43,15 @@ create or replace function fairq.release_job(p_job_id bigint, p_token uuid, p_de
     -- see claim_jobs()
     set plan_cache_mode = force_generic_plan
     set enable_seqscan = off
+    set enable_bitmapscan = off
 as $fn$
 -- running -> queued, scheduled, cancelled
 --
 -- Locks:  the lease's row, then the job's.
 -- Raises: 22023 for a null id or token, or a delay out of range.
 begin
-    perform fairq._check_batch(array[p_job_id], array[p_token]);
-    perform fairq._check_failure(p_delay, true);
+    perform fairq._check_held(p_job_id, p_token);
+    perform fairq._check_delay(p_delay);
     return fairq._release(p_job_id, p_token, p_delay);
 end
 $fn$;
@@ -66,6 +67,7 @@ create or replace function fairq.release_jobs(p_job_ids bigint[], p_tokens uuid[
     -- see claim_jobs()
     set plan_cache_mode = force_generic_plan
     set enable_seqscan = off
+    set enable_bitmapscan = off
 as $fn$
 -- running -> queued, scheduled, cancelled; many at once
 --
@@ -76,7 +78,7 @@ declare
     v_at       integer;
 begin
     perform fairq._check_batch(p_job_ids, p_tokens);
-    perform fairq._check_failure(p_delay, true);
+    perform fairq._check_delay(p_delay);
     for v_at in select u.ordinality from unnest(p_job_ids) with ordinality as u(job_id) order by u.job_id, u.ordinality loop
         v_outcomes[v_at] := fairq._release(p_job_ids[v_at], p_tokens[v_at], p_delay);
     end loop;

@@ -43,13 +43,14 @@ create or replace function fairq.renew_job_lease(p_job_id bigint, p_token uuid, 
     -- see claim_jobs()
     set plan_cache_mode = force_generic_plan
     set enable_seqscan = off
+    set enable_bitmapscan = off
 as $fn$
 -- running -> running
 --
 -- Locks:  the lease's row.
 -- Raises: 22023 for a null argument or a lease out of range.
 begin
-    perform fairq._check_batch(array[p_job_id], array[p_token]);
+    perform fairq._check_held(p_job_id, p_token);
     perform fairq._check_lease(p_lease);
     return fairq._renew(p_job_id, p_token, p_lease) = 'renewed';
 end
@@ -81,6 +82,7 @@ create or replace function fairq.renew_job_leases(p_job_ids bigint[], p_tokens u
     -- see claim_jobs()
     set plan_cache_mode = force_generic_plan
     set enable_seqscan = off
+    set enable_bitmapscan = off
 as $fn$
 -- running -> running; many at once
 --

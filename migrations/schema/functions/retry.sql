@@ -10,6 +10,7 @@ create or replace function fairq.retry_job(p_job_id bigint)
     -- see claim_jobs()
     set plan_cache_mode = force_generic_plan
     set enable_seqscan = off
+    set enable_bitmapscan = off
 as $fn$
 -- dead, cancelled -> queued, under its old id, with all its attempts before it again
 --

@@ -1,10 +1,10 @@
 --
 -- the scheduler: who goes next
 --
--- One step, inside the claim that needs it, under the queue's lock. _dispatch() is the step; the others are its parts in
--- the order in which it takes them: lock, remember, look, promote and expire (in their own files), apply, pick, lease,
--- charge, write down. The rule is start-time fair queueing (Goyal, Vin, Cheng 1996), one flow for each tenant, tagged when
--- a job is claimed; docs/rooms.md says it in words.
+-- One step, inside the claim that needs it, under the queue's lock. _dispatch() is the step; the others are its parts
+-- in the order in which it takes them: lock, remember, look, promote and expire (in their own files), apply, pick,
+-- lease, charge, write down. The rule is start-time fair queueing (Goyal, Vin, Cheng 1996), one flow for each tenant,
+-- tagged when a job is claimed; docs/rooms.md says it in words.
 
 create or replace function fairq._lock_holders(p_queue text)
     returns text
@@ -167,7 +167,8 @@ begin
 
     return row(
         p_queue, coalesce(p_tick.tick_id, 0), p_now, null, null, '1:1:'::pg_snapshot, '1'::xid8,
-        coalesce(p_tick.virtual_time, 0), 0, '-infinity'::timestamptz, '-infinity'::timestamptz, false
+        coalesce(p_tick.virtual_time, 0), row(0, 0, 0, '')::fairq.place, '-infinity'::timestamptz,
+        '-infinity'::timestamptz, false
     )::fairq.ticks;
 end
 $fn$;
@@ -181,9 +182,9 @@ create or replace function fairq._look(p_tick fairq.ticks, p_snap pg_snapshot, p
 as $fn$
 -- What was committed since the last tick, each change exactly once: what its snapshot had not seen and p_snap has.
 --
--- A transaction's own changes are in neither list of its own snapshot, so they are left to the next look, which knows the
--- tick's own_xid. Ended attempts are deleted as they are read: that alone makes them read once.
--- Places are lower bounds: the least time and the least id of the jobs of one tenant and priority.
+-- A transaction's own changes are in neither list of its own snapshot, so they are left to the next look, which knows
+-- the tick's own_xid. Ended attempts are deleted as they are read: that alone makes them read once. Places are lower
+-- bounds: the least time and the least id of the jobs of one tenant and priority.
 -- Index:  jobs_look_idx, settlements_look_idx, tenants_look_idx.
 declare
     v_since xid8 := pg_snapshot_xmax(p_tick.seen);
@@ -204,14 +205,23 @@ begin
         where j.queue = p_tick.queue and j.changed_xid >= v_since
           and pg_visible_in_snapshot(j.changed_xid, p_snap) and j.changed_xid <> p_own
         union all
-        select j.tenant, j.state, j.priority, j.run_at, j.job_id from fairq.jobs as j
-        where j.queue = p_tick.queue and j.changed_xid = any (v_late)
+        -- a probe for each: before PostgreSQL 17 "= any" may become a filter over the whole queue
+        select j.* from unnest(v_late) as u(x)
+        cross join lateral (
+            select jj.tenant, jj.state, jj.priority, jj.run_at, jj.job_id from fairq.jobs as jj
+            where jj.queue = p_tick.queue and jj.changed_xid = u.x
+            offset 0
+        ) as j
     ), settlement as materialized (
         select s.ctid as row_id from fairq.settlements as s
         where s.queue = p_tick.queue and s.ended_xid >= v_since
         union all
-        select s.ctid from fairq.settlements as s
-        where s.queue = p_tick.queue and s.ended_xid = any (v_late)
+        select s.row_id from unnest(v_late) as u(x)
+        cross join lateral (
+            select ss.ctid as row_id from fairq.settlements as ss
+            where ss.queue = p_tick.queue and ss.ended_xid = u.x
+            offset 0
+        ) as s
     ), ended as (
         delete from fairq.settlements as s using settlement as e where s.ctid = e.row_id
         returning s.tenant, s.attempts
@@ -220,8 +230,12 @@ begin
         where t.queue = p_tick.queue and t.changed_xid >= v_since
           and pg_visible_in_snapshot(t.changed_xid, p_snap) and t.changed_xid <> p_own
         union all
-        select t.tenant from fairq.tenants as t
-        where t.queue = p_tick.queue and t.changed_xid = any (v_late)
+        select t.tenant from unnest(v_late) as u(x)
+        cross join lateral (
+            select tt.tenant from fairq.tenants as tt
+            where tt.queue = p_tick.queue and tt.changed_xid = u.x
+            offset 0
+        ) as t
     )
     select coalesce(array_agg(row(n.tenant, n.state, n.priority, n.run_at, n.job_id, n.ended)::fairq.news), '{}')
     into v_news
@@ -241,19 +255,24 @@ revoke all on function fairq._look(fairq.ticks, pg_snapshot, xid8) from public;
 
 create or replace function fairq._virtual_time(p_tick fairq.ticks)
     returns bigint
-    language sql
+    language plpgsql
     stable
     set search_path = pg_catalog, pg_temp
 as $fn$
-    -- The least vtime of an eligible flow; when there is none, the greatest ever charged. Never below an earlier one:
-    -- a flow that comes back one job behind it (R11) must not let newcomers in at its level.
-    -- Index: flows_pick_idx, both ends.
-    select greatest(
+-- The least vtime of an eligible flow; when there is none, the greatest ever charged. Never below an earlier one:
+-- a flow that comes back one job behind it (R11) must not let newcomers in at its level.
+-- Index:  flows_pick_idx, both ends.
+begin
+    return greatest(
         p_tick.virtual_time,
         coalesce(
             (
                 select f.vtime from fairq.flows as f
-                where f.queue = p_tick.queue and f.eligible and f.vtime >= p_tick.pick_floor
+                where f.queue = p_tick.queue and f.eligible
+                  and (f.vtime, f.charge, f.served, f.tenant) >= (
+                      (p_tick.pick_floor).vtime, (p_tick.pick_floor).charge, (p_tick.pick_floor).served,
+                      (p_tick.pick_floor).tenant
+                  )
                 order by f.vtime, f.charge, f.served, f.tenant
                 limit 1
             ),
@@ -265,24 +284,26 @@ as $fn$
             ),
             0
         )
-    )
+    );
+end
 $fn$;
 comment on function fairq._virtual_time(fairq.ticks) is 'The virtual time of a queue. Internal.';
 revoke all on function fairq._virtual_time(fairq.ticks) from public;
 
 create or replace function fairq._apply(p_queue text, p_news fairq.news[], p_virtual_time bigint)
-    returns bigint
+    returns fairq.place
     language plpgsql
     set search_path = pg_catalog, pg_temp
 as $fn$
--- Writes the news into the flows, all of one tenant's in one update; returns the least vtime of a flow that is then eligible.
+-- Writes the news into the flows, all of one tenant's in one update; returns the first place of a flow that is then
+-- eligible.
 --
 -- R2:     a flow that becomes backlogged starts no lower than the virtual time. Its debt is kept.
 -- R11:    one that was held up (cap, pause) and no longer is starts at most one job below it.
 -- Locks:  the queue's lock is held.
 -- Index:  flows_key_idx, newest version first; tenants_pkey.
 declare
-    v_least bigint;
+    v_first fairq.place;
 begin
     with merged as (
         select
@@ -351,17 +372,20 @@ begin
             stamp       = f.stamp + 1
         from known as k
         where f.ctid = k.row_id
-        returning f.vtime, f.eligible
+        returning f.vtime, f.charge, f.served, f.tenant, f.eligible
     ), opened as (
         insert into fairq.flows (queue, tenant, weight, max_running, paused, vtime, head_at, head_id)
         select p_queue, k.tenant, k.weight, k.max_running, k.paused, p_virtual_time, k.head_at, k.head_id
         from known as k
         where k.row_id is null and k.arrived
-        returning vtime, eligible
+        returning vtime, charge, served, tenant, eligible
     )
-    select min(u.vtime) filter (where u.eligible) into v_least
-    from (select p.* from put as p union all select o.* from opened as o) as u;
-    return v_least;
+    select u.vtime, u.charge, u.served, u.tenant into v_first
+    from (select p.* from put as p union all select o.* from opened as o) as u
+    where u.eligible
+    order by u.vtime, u.charge, u.served, u.tenant
+    limit 1;
+    return v_first;
 end
 $fn$;
 comment on function fairq._apply(text, fairq.news[], bigint) is 'Writes the news of a look into the flows. Internal.';
@@ -377,10 +401,10 @@ as $fn$
 -- The next jobs in order, as many as are wanted or as one pass can be sure of; and the flows found empty on the way.
 -- Null when no flow is eligible. Nothing is written or locked.
 --
--- Fair:   start tags. A flow's nth job has the tag vtime + (n - 1) * charge; the least tags go first, ties by charge, by
---         how often the flow has been picked in this pass, by who was served longest ago, by name. Of each flow only the
+-- Fair:   start tags. A flow's nth job has the tag vtime + (n - 1) * charge; the least tags go first, ties by charge,
+--         by how often the flow has been picked in this pass, by who was served longest ago, by name. Of each flow only the
 --         first few jobs are read; one that has more bounds the pass: nothing at or above its next tag may be chosen yet.
---         So do the flows that were not read, since those that were may turn out empty.
+--         Some flows read may turn out empty, so the flows not read bound it too.
 -- Index:  flows_pick_idx from the floor, or flows_key_idx for the tenants named; jobs_claim_idx from each flow's heads.
 declare
     v_picks fairq.pick[];
@@ -390,7 +414,11 @@ begin
             select f.ctid as row_id, f.tenant, f.vtime, f.charge, f.served, f.head_at, f.head_id,
                    least(coalesce(f.max_running - f.running, p_want), p_want) as room
             from fairq.flows as f
-            where p_tenants = '{*}' and f.queue = p_tick.queue and f.eligible and f.vtime >= p_tick.pick_floor
+            where p_tenants = '{*}' and f.queue = p_tick.queue and f.eligible
+              and (f.vtime, f.charge, f.served, f.tenant) >= (
+                  (p_tick.pick_floor).vtime, (p_tick.pick_floor).charge, (p_tick.pick_floor).served,
+                  (p_tick.pick_floor).tenant
+              )
             order by f.vtime, f.charge, f.served, f.tenant
             limit p_want
         )
@@ -410,16 +438,23 @@ begin
             order by f.vtime, f.charge, f.served, f.tenant
             limit p_want
         )
-    ), depth as materialized (
-        -- deep enough that one pass is mostly enough, shallow enough not to read n jobs of each of n flows
-        select case when count(*) <= 1 then p_want else least(p_want, 4 + 2 * p_want / count(*)) end::integer as jobs
-        from flow
+    ), deep as materialized (
+        -- Deep enough that one pass is mostly enough, shallow enough not to read n jobs of each of n flows; and where there
+        -- are as many flows as jobs are wanted, each has one before any has one beyond the start tag of the last.
+        select
+            f.*, least(
+                f.room,
+                case when u.flows <= 1 then p_want else 4 + 2 * p_want / u.flows end,
+                case when u.flows = p_want then (u.last - f.vtime) / f.charge + 1 end
+            )::integer as depth
+        from flow as f
+        cross join (select count(*) as flows, max(x.vtime) as last from flow as x) as u
     ), head as materialized (
         select
-            f.row_id as flow_row, f.tenant, f.charge, f.served, f.room,
+            f.row_id as flow_row, f.tenant, f.charge, f.served, f.room, f.depth,
             h.job_row, h.job_id, h.priority, h.run_at, h.nth, f.vtime + (h.nth - 1) * f.charge as tag,
             h.next_priority, h.next_run_at, h.next_job_id
-        from flow as f
+        from deep as f
         left join lateral (
             select
                 q.*, row_number() over ()::integer as nth, lead(q.priority) over () as next_priority,
@@ -440,31 +475,28 @@ begin
                       -- a probe for each job, never a join the planner may turn round
                       and not exists (select from fairq.leases as l where l.job_id = jj.job_id offset 0)
                     order by jj.run_at, jj.job_id
-                    limit least(f.room, (select d.jobs from depth as d)) + 1
+                    limit f.depth + 1
                 ) as j
                 where c.job_id is not null
-                limit least(f.room, (select d.jobs from depth as d)) + 1
+                limit f.depth + 1
             ) as q
         ) as h on true
     ), chosen as (
         select h.*
         from head as h
-        where h.nth <= least(h.room, (select d.jobs from depth as d))
-          -- when the list of flows was cut, the first one left out comes right after its last one
-          and (
-              (select count(*) from flow) < p_want
-              or (h.tag, h.charge, h.nth) <= (
-                  select f.vtime, f.charge, 1 from flow as f
-                  order by f.vtime desc, f.charge desc
-                  limit 1
-              )
-          )
+        where h.nth <= h.depth
           and h.tag < coalesce(
               (
                   select min(x.tag + x.charge) from head as x
-                  where x.nth = (select d.jobs from depth as d) and x.nth < x.room and x.next_job_id is not null
+                  where x.nth = x.depth and x.nth < x.room and x.next_job_id is not null
               ),
               9223372036854775807
+          )
+          -- flows that were not read wait behind the last one that was: its first job may go, and what goes before it
+          and (
+              h.nth = 1
+              or (select count(*) from flow) < p_want
+              or (h.tag, h.charge) < (select x.vtime, x.charge from flow as x order by x.vtime desc, x.charge desc limit 1)
           )
         order by h.tag, h.charge, h.nth, h.served, h.tenant
         limit p_want
@@ -490,7 +522,8 @@ comment on function fairq._pick(fairq.ticks, pg_snapshot, xid8, integer, text[],
 revoke all on function fairq._pick(fairq.ticks, pg_snapshot, xid8, integer, text[], bigint[]) from public;
 
 create or replace function fairq._lease(
-    p_queue text, p_picks fairq.pick[], p_dispatch bigint, p_owner text, p_caller text, p_now timestamptz, p_lease interval
+    p_queue text, p_picks fairq.pick[], p_dispatch bigint, p_owner text, p_caller text, p_now timestamptz,
+    p_lease interval
 )
     returns setof fairq.claimed_job
     language plpgsql
@@ -558,7 +591,8 @@ create or replace function fairq._charge(p_picks fairq.pick[], p_dispatch bigint
     language plpgsql
     set search_path = pg_catalog, pg_temp
 as $fn$
--- Moves each picked flow past its jobs: charged, counted, its heads at the next one. A flow found empty only loses its heads.
+-- Moves each picked flow past its jobs: charged, counted, its heads at the next one. A flow found empty only loses its
+-- heads.
 --
 -- Locks:  the queue's lock is held.
 begin
@@ -600,13 +634,21 @@ create or replace function fairq._write_tick(p_tick fairq.ticks)
 as $fn$
 -- The memory for the next look: a new row, and the last one removed.
 declare
-    v_floor bigint;
+    v_floor fairq.place;
 begin
-    select f.vtime into v_floor from fairq.flows as f
-    where f.queue = p_tick.queue and f.eligible and f.vtime >= p_tick.pick_floor
+    select f.vtime, f.charge, f.served, f.tenant into v_floor from fairq.flows as f
+    where f.queue = p_tick.queue and f.eligible
+      and (f.vtime, f.charge, f.served, f.tenant) >= (
+          (p_tick.pick_floor).vtime, (p_tick.pick_floor).charge, (p_tick.pick_floor).served,
+          (p_tick.pick_floor).tenant
+      )
     order by f.vtime, f.charge, f.served, f.tenant
     limit 1;
-    p_tick.pick_floor := coalesce(v_floor, p_tick.pick_floor);
+    -- with no flow eligible there is nothing below any place: who becomes eligible lowers the floor again
+    p_tick.pick_floor := case
+        when found then v_floor
+        else row(9223372036854775807, 9223372036854775807, 9223372036854775807, '')::fairq.place
+    end;
 
     delete from fairq.ticks as t where t.queue = p_tick.queue and t.tick_id = p_tick.tick_id;
     p_tick.tick_id := p_tick.tick_id + 1;
@@ -659,11 +701,12 @@ comment on function fairq._catch_up(fairq.ticks, pg_snapshot, xid8, timestamptz,
 revoke all on function fairq._catch_up(fairq.ticks, pg_snapshot, xid8, timestamptz, integer) from public;
 
 create or replace function fairq._reopen(p_tick fairq.ticks, p_job_ids bigint[])
-    returns bigint
+    returns fairq.place
     language plpgsql
     set search_path = pg_catalog, pg_temp
 as $fn$
--- A head must not move past a job that was skipped because somebody held it: if they let it go, nothing will tell of it.
+-- A head must not move past a job that was skipped because somebody held it: if they let it go, nothing will tell of
+-- it.
 begin
     return fairq._apply(
         p_tick.queue,
@@ -671,10 +714,12 @@ begin
             select row(j.tenant, 'queued', j.priority, j.run_at, j.job_id, 0)::fairq.news
             from unnest(p_job_ids) as s(job_id)
             cross join lateral (
-                select jj.tenant, jj.priority, jj.run_at, jj.job_id from fairq.jobs as jj
-                where jj.job_id = s.job_id and jj.state = 'queued'
+                -- its state is looked at outside: in here it would make jobs_claim_idx a candidate
+                select jj.tenant, jj.priority, jj.run_at, jj.job_id, jj.state from fairq.jobs as jj
+                where jj.job_id = s.job_id
                 offset 0
             ) as j
+            where j.state = 'queued'
         ),
         p_tick.virtual_time
     );

@@ -1,0 +1,138 @@
+"""
+What people install: the same migration files in every form of the package.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+import site
+import subprocess
+import sys
+import venv
+from pathlib import Path
+
+import pytest
+
+CHECKOUT = Path(__file__).resolve().parents[2]
+LIST_FILES = """
+import hashlib, json
+from fairq_schema._files import shipped_folder
+
+def walk(folder, prefix=""):
+    for entry in folder.iterdir():
+        if entry.is_dir():
+            yield from walk(entry, f"{prefix}{entry.name}/")
+        elif entry.name.endswith((".sql", "CHECKSUMS")):
+            yield prefix + entry.name, hashlib.sha256(entry.read_bytes()).hexdigest()
+
+print(json.dumps(dict(walk(shipped_folder()))))
+"""
+
+
+@pytest.fixture(scope="module")
+def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """
+    A copy of the checkout, so that building leaves no trace in it.
+    """
+    copy = tmp_path_factory.mktemp("package") / "fairq"
+    wanted = ("ci", "fairq_schema", "migrations", "pyproject.toml", "README.md", "LICENSE")
+    for name in wanted:
+        source = CHECKOUT / name
+        if source.is_dir():
+            shutil.copytree(source, copy / name, ignore=shutil.ignore_patterns("__pycache__"))
+        else:
+            copy.mkdir(exist_ok=True)
+            shutil.copy(source, copy / name)
+    return copy
+
+
+@pytest.fixture(scope="module")
+def built(checkout: Path) -> Path:
+    """
+    The folder with the sdist, and the wheel that was built from it.
+    """
+    run(sys.executable, "-m", "build", "--no-isolation", checkout)
+    return checkout / "dist"
+
+
+@pytest.fixture
+def python(tmp_path: Path) -> Path:
+    """
+    The interpreter of a new environment that finds the dependencies of this one, but not its fairq_schema.
+    """
+    venv.create(tmp_path / "venv", symlinks=True)
+    (packages,) = (tmp_path / "venv").glob("lib/python*/site-packages")
+    (packages / "dependencies.pth").write_text("\n".join(site.getsitepackages()))
+    return tmp_path / "venv/bin/python"
+
+
+def run(*command: str | Path, **environment: str) -> str:
+    """
+    Run a program far from the checkout, and return what it prints.
+    """
+    done = subprocess.run(
+        command, capture_output=True, text=True, check=False, cwd="/", env=os.environ | {"PYTHONPATH": ""} | environment
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def files_seen_by(python: str | Path, **environment: str) -> dict[str, str]:
+    """
+    Name -> sha256 of the migration files that an installed package finds.
+    """
+    files: dict[str, str] = json.loads(run(python, "-c", LIST_FILES, **environment))
+    return files
+
+
+@pytest.fixture(scope="module")
+def expected(checkout: Path) -> dict[str, str]:
+    """
+    Name -> sha256 of the files in the checkout.
+    """
+    folder = checkout / "migrations"
+    paths = [path for path in folder.rglob("*") if path.name.endswith((".sql", "CHECKSUMS"))]
+    assert paths
+    return {str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest() for path in paths}
+
+
+@pytest.mark.parametrize("form", ["wheel", "sdist", "editable"])
+def test_every_form_carries_the_files(
+    built: Path, checkout: Path, python: Path, expected: dict[str, str], form: str
+) -> None:
+    """
+    Installed from the wheel, from the sdist or in place, the package finds exactly the files of the checkout.
+    """
+    what: dict[str, str | Path] = {
+        "wheel": next(built.glob("*.whl")),
+        "sdist": next(built.glob("*.tar.gz")),
+        "editable": f"--editable={checkout}",
+    }
+    offline = ["--no-deps", "--no-build-isolation", "--no-index", "--quiet", "--disable-pip-version-check"]
+    run(sys.executable, "-m", "pip", "--python", python, "install", *offline, what[form])
+    assert files_seen_by(python) == expected
+
+
+def test_a_zip_carries_the_files(built: Path, expected: dict[str, str]) -> None:
+    """
+    Imported from inside a zip the package finds the same files, under the same names.
+    """
+    assert files_seen_by(sys.executable, PYTHONPATH=str(next(built.glob("*.whl")))) == expected
+
+
+def test_no_python_among_the_migrations(expected: dict[str, str]) -> None:
+    """
+    yoyo would take an __init__.py among the files for a migration.
+    """
+    assert expected
+    assert [path.name for path in (CHECKOUT / "migrations").glob("*.py")] == []
+
+
+def test_the_package_is_typed(built: Path) -> None:
+    """
+    Type checkers of our users see our types.
+    """
+    assert "fairq_schema/py.typed" in run(sys.executable, "-m", "zipfile", "-l", next(built.glob("*.whl")))

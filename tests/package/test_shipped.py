@@ -1,0 +1,121 @@
+"""
+The schema that we ship, in and out of a database.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import psycopg
+import pytest
+from psycopg.conninfo import conninfo_to_dict
+
+import fairq_schema
+from fairq_schema import errors
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from tests.support.servers import LocalServer, Server
+
+CI = Path(__file__).resolve().parents[2] / "ci"
+
+
+@pytest.fixture(params=["superuser", "installer"])
+def dsn(request: pytest.FixtureRequest, server: Server, empty_db: str, ask: Callable[..., Any]) -> Iterator[str]:
+    """
+    An empty database, reached as a superuser, and as a login that may create roles and schemas and nothing else.
+    """
+    if request.param == "superuser":
+        yield empty_db
+        return
+    name = conninfo_to_dict(empty_db)["dbname"]
+    ask("create role fairq_test_installer login createrole")
+    ask(f"grant create on database {name} to fairq_test_installer")
+    members = "select count(*) from pg_roles where rolname in ('fairq_owner', 'fairq_api')"
+    if ask("select current_setting('server_version_num')::integer >= 160000") and ask(members) == 2:
+        # roles of the cluster that another test left: their administrator is somebody else
+        ask("grant fairq_owner, fairq_api to fairq_test_installer with admin option, inherit false, set true")
+    yield server.dsn(str(name), user="fairq_test_installer")
+    ask("drop owned by fairq_test_installer cascade")
+    ask("drop role fairq_test_installer")
+
+
+def test_migrations_and_sources_agree(empty_db: str) -> None:
+    """
+    The compiled migrations are up to date, make the schema that install.sql makes, and can be undone and redone.
+    """
+    done = subprocess.run(
+        [sys.executable, CI / "check_schema", "--dsn", empty_db], capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stdout) == (0, "migrations and schema agree\n"), done.stdout + done.stderr
+
+
+def test_rollback_asks_before_it_loses_jobs(dsn: str, ask: Callable[..., Any]) -> None:
+    """
+    Row-level security hides no job from the count: with one job left the rollback is refused, as superuser or not.
+    """
+    ids = fairq_schema.apply(dsn)
+    ask("select fairq.enqueue_job('a', 'mail')")
+
+    with pytest.raises(errors.WouldLoseJobsError, match="would lose 1 jobs"):
+        fairq_schema.rollback(dsn, to=0)
+    assert ask("select relforcerowsecurity from pg_class where oid = 'fairq.jobs'::regclass")
+
+    assert fairq_schema.rollback(dsn, to=0, lose_data=True) == ids[::-1]
+    assert ask("select to_regnamespace('fairq')::text") is None
+
+
+def test_rollback_without_jobs_just_works(dsn: str, ask: Callable[..., Any]) -> None:
+    """
+    Where there is no job nothing has to be confirmed, and the installer is left with no power that it took.
+    """
+    ids = fairq_schema.apply(dsn)
+    before = ask("select count(*) from pg_auth_members")
+    assert fairq_schema.rollback(dsn, to=0) == ids[::-1]
+    assert ask("select count(*) from pg_auth_members") == before
+
+
+def test_the_shipped_schema_may_have_another_name(dsn: str, ask: Callable[..., Any]) -> None:
+    """
+    Under another name it is the same schema, object by object, and works.
+    """
+    assert fairq_schema.apply(dsn, "My-Queue 2") == fairq_schema.apply(dsn)
+    with psycopg.connect(dsn) as connection:
+        ours, other = fairq_schema.fingerprint(connection), fairq_schema.fingerprint(connection, "My-Queue 2")
+    assert ours.differences(other) == []
+    ask("""select "My-Queue 2".enqueue_job('a', 'mail')""")
+    claimed = ask("""select job_id from "My-Queue 2".claim_jobs(p_owner => 'w')""")
+    assert claimed is not None
+    assert ask("select count(*) from fairq.jobs") == 0
+
+
+def test_an_installer_makes_its_own_roles(start_server: Callable[..., LocalServer]) -> None:
+    """
+    In a new cluster a login with CREATEROLE and CREATE on one database needs no superuser, in or out.
+
+    The power over the schema is taken for each transaction and given back: SET on no role is left.
+    """
+    cluster = start_server()
+    with psycopg.connect(cluster.maintenance_dsn, autocommit=True) as superuser:
+        superuser.execute("create role installer login createrole")
+        superuser.execute("grant create on database postgres to installer")
+    dsn = cluster.dsn("postgres", user="installer")
+    option = "set_option" if cluster.major >= 16 else "true"
+
+    def powers() -> list[Any]:
+        with psycopg.connect(dsn) as connection:
+            query = f"""
+                select roleid::regrole::text from pg_auth_members
+                where member = current_user::regrole and {option} and roleid::regrole::text like 'fairq%'
+            """
+            return connection.execute(query.encode()).fetchall()
+
+    for _ in range(2):
+        assert fairq_schema.apply(dsn) != []
+        assert powers() == []
+        assert fairq_schema.rollback(dsn, to=0) != []
+        assert powers() == []

@@ -1,0 +1,224 @@
+"""
+ci/new_migration and ci/check_schema, on a small tree of their own.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import fairq_schema
+from fairq_schema import _files
+from tests.package.portable import breaches
+
+CI = Path(__file__).resolve().parents[2] / "ci"
+
+TREE = {
+    "install.sql": """\
+-- The map.
+-- Its heading does not travel.
+
+\\ir roles.sql
+
+-- owned by the owner
+set local role none;
+\\ir tables.sql
+\\ir functions/version.sql
+\\ir functions/claim.sql
+\\ir finish.sql
+""",
+    "roles.sql": "do $fn$ begin if to_regnamespace('fairq') is null then create schema fairq; end if; end $fn$;\n",
+    "tables.sql": "create table fairq.jobs (job_id bigint);\n",
+    "functions/version.sql": """\
+create or replace function fairq.schema_version() returns integer language sql as $fn$
+    select 1
+$fn$;
+""",
+    "functions/claim.sql": """\
+create or replace function fairq.claim() returns text language sql as $fn$
+    values ('a')
+$fn$;
+""",
+    "finish.sql": "reset role;\n",
+    "rollback_initial.sql": "drop schema fairq cascade;\n",
+}
+
+
+@pytest.fixture
+def tree(tmp_path: Path) -> Path:
+    """
+    A folder of migrations with a schema tree in it and nothing compiled.
+    """
+    migrations = tmp_path / "migrations"
+    for name, text in TREE.items():
+        path = migrations / "schema" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, "ascii")
+    return migrations
+
+
+def run(script: str, *arguments: str | Path) -> subprocess.CompletedProcess[str]:
+    """
+    Run a script of ci/ as a developer does.
+    """
+    return subprocess.run([sys.executable, CI / script, *arguments], capture_output=True, text=True, check=False)
+
+
+def new_migration(tree: Path, *slug: str) -> None:
+    """
+    Run ci/new_migration, which must succeed.
+    """
+    done = run("new_migration", *slug, "--migrations", tree)
+    assert done.returncode == 0, done.stderr
+
+
+def release(tree: Path) -> None:
+    """
+    Freeze what there is.
+    """
+    files = sorted(tree.glob("fairq_*.sql"))
+    lines = [f"{hashlib.sha256(path.read_bytes()).hexdigest()}  {path.name}\n" for path in files]
+    (tree / "CHECKSUMS").write_text("".join(lines))
+
+
+def edit(path: Path, before: str, after: str) -> None:
+    """
+    Replace a text that must be there.
+    """
+    text = path.read_text()
+    assert before in text
+    path.write_text(text.replace(before, after))
+
+
+def test_the_first_version_is_the_tree_in_order(tree: Path) -> None:
+    """
+    0001 is the map with every file in its place, its own statements too, and passes all rules for migrations.
+    """
+    new_migration(tree)
+    (migration,) = _files.load(tree)
+    sections = re.findall(r"^-- schema/(\S+)$", migration.forward, re.MULTILINE)
+    assert sections == [
+        "roles.sql",
+        "install.sql",
+        "tables.sql",
+        "functions/version.sql",
+        "functions/claim.sql",
+        "finish.sql",
+    ]
+    assert migration.forward.index("set local role none") < migration.forward.index("create table")
+    assert "The map" not in migration.forward
+    assert breaches(migration.forward) == breaches(migration.backward) == []
+
+
+def test_until_the_release_0001_is_written_anew(tree: Path) -> None:
+    """
+    Before the first release there is one migration, which follows the tree; a name for a second one is refused.
+    """
+    new_migration(tree)
+    edit(tree / "schema/functions/claim.sql", "'a'", "'b'")
+    new_migration(tree)
+    assert "values ('b')" in (tree / "fairq_0001_initial.sql").read_text()
+    assert run("new_migration", "claim_b", "--migrations", tree).returncode == 2
+
+
+def test_a_missing_file_is_an_error(tree: Path) -> None:
+    """
+    A map that names a file which is not there compiles to nothing.
+    """
+    (tree / "schema/tables.sql").unlink()
+    assert run("new_migration", "--migrations", tree).returncode == 1
+    assert not (tree / "fairq_0001_initial.sql").exists()
+
+
+def test_after_the_release_changes_make_the_next_version(tree: Path, empty_db: str) -> None:
+    """
+    The next migration carries the changed function files verbatim and no others; its rollback carries what they were.
+    """
+    new_migration(tree)
+    release(tree)
+    edit(tree / "schema/functions/claim.sql", "'a'", "'b'")
+    new_migration(tree, "claim_says_b")
+
+    first, second = _files.load(tree)
+    assert second.id == "fairq_0002_claim_says_b"
+    assert (tree / "schema/functions/claim.sql").read_text() in second.forward
+    assert TREE["functions/claim.sql"] in second.backward
+    assert "create table" not in second.forward + second.backward
+    fairq_schema.apply(empty_db, migrations=tree)
+    assert fairq_schema.status(empty_db, migrations=tree).version == 2
+    assert fairq_schema.rollback(empty_db, migrations=tree) == [second.id]
+    assert fairq_schema.status(empty_db, migrations=tree).version == 1
+    assert first.depends == ()
+
+
+def test_a_third_version_starts_from_the_second(tree: Path) -> None:
+    """
+    What a file was is read from the newest migration that carried it.
+    """
+    new_migration(tree)
+    release(tree)
+    for number, (before, after) in enumerate([("'a'", "'b'"), ("'b'", "'c'")], start=2):
+        edit(tree / "schema/functions/claim.sql", before, after)
+        new_migration(tree, f"version_{number}")
+    backward = (tree / "fairq_0003_version_3.rollback.sql").read_text()
+    assert "values ('b')" in backward
+    assert "select 2" in backward
+
+
+def test_check_schema_agrees_with_a_compiled_tree(tree: Path, empty_db: str) -> None:
+    """
+    Migrations compiled from the tree are the tree; and after a release, with a migration finished by hand, still.
+    """
+    new_migration(tree)
+    assert check(tree, empty_db) == (0, "migrations and schema agree\n")
+
+    release(tree)
+    edit(tree / "schema/tables.sql", "(job_id bigint)", "(job_id bigint, tenant text)")
+    new_migration(tree, "jobs_have_tenants")
+    code, told = check(tree, empty_db)
+    assert code == 1
+    assert "column fairq.jobs.tenant" in told
+
+    forward, backward = tree / "fairq_0002_jobs_have_tenants.sql", tree / "fairq_0002_jobs_have_tenants.rollback.sql"
+    edit(forward, "-- changes\n--\n", "-- changes\n--\n\nalter table fairq.jobs add column tenant text;\n")
+    edit(backward, "-- changes\n--\n", "-- changes\n--\n\nalter table fairq.jobs drop column tenant;\n")
+    assert check(tree, empty_db) == (0, "migrations and schema agree\n")
+
+
+@pytest.mark.parametrize(
+    ("file", "before", "after", "complaint"),
+    [
+        ("schema/tables.sql", "bigint", "integer", "not up to date"),
+        ("fairq_0001_initial.sql", "job_id bigint", "job_id integer", "column fairq.jobs.job_id"),
+        (
+            "fairq_0001_initial.rollback.sql",
+            "drop schema fairq cascade;",
+            "drop function fairq.claim();",
+            "left after rollback",
+        ),
+    ],
+)
+def test_check_schema_finds_differences(
+    tree: Path, empty_db: str, file: str, before: str, after: str, complaint: str
+) -> None:
+    """
+    A stale file, another definition, and a rollback that leaves things behind are each found and named.
+    """
+    new_migration(tree)
+    edit(tree / file, before, after)
+    code, told = check(tree, empty_db)
+    assert code == 1
+    assert complaint in told
+
+
+def check(tree: Path, dsn: str) -> tuple[int, str]:
+    """
+    Run ci/check_schema: its exit code and what it says.
+    """
+    done = run("check_schema", "--dsn", dsn, "--migrations", tree)
+    return done.returncode, done.stdout + done.stderr

@@ -1,0 +1,105 @@
+"""
+Every statement that reads a table on the way of a job, and the indexes that it is to ride.
+
+A statement is named by words of it (white space collapsed) that no other one has.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tests.support import plans
+
+if TYPE_CHECKING:
+    from tests.support.plans import Plan
+
+HOT = {
+    # who calls, and under which settings
+    "select q.* from fairq.queues as q where q.queue": {"queues_pkey"},
+    "from fairq.access_grants as a": {"access_grants_pkey"},
+    # enqueue
+    "select k.* from fairq.job_keys": {"job_keys_pkey"},
+    "select t.found_empty from fairq.ticks": {"ticks_pkey"},
+    # claim: lock, remember, look
+    "SELECT from fairq.schedulers as s where s.queue = p_queue for update": {"schedulers_pkey"},
+    "select t.* from fairq.ticks": {"ticks_pkey"},
+    "with job as (": {"jobs_look_idx", "settlements_look_idx", "tenants_look_idx"},
+    # claim: expire
+    "SELECT from fairq.leases as l where l.queue = p_tick.queue": {"leases_expire_idx"},
+    "select l.* from fairq.leases as l where l.queue = p_tick.queue": {"leases_expire_idx"},
+    "select l.lease_expires_at from fairq.leases as l where l.queue = p_tick.queue": {"leases_expire_idx"},
+    "select p_lease.attempt >= j.max_attempts": {"jobs_pkey"},
+    "v_moved.news := v_moved.news || (": {"jobs_pkey"},
+    # claim: promote
+    "SELECT from fairq.jobs as j where j.queue = p_tick.queue and j.state = 'scheduled'": {"jobs_promote_idx"},
+    "with due as materialized ( select j.ctid as row_id from fairq.jobs as j where j.queue = p_tick": {"jobs_promote_idx"},
+    "select j.run_at from fairq.jobs as j where j.queue = p_tick.queue": {"jobs_promote_idx"},
+    # claim: virtual time, apply, pick, go round, write down
+    "p_tick.virtual_time, coalesce(": {"flows_pick_idx"},
+    "with merged as (": {"flows_key_idx", "tenants_pkey"},
+    "with flow as materialized (": {"flows_pick_idx", "flows_key_idx", "jobs_claim_idx", "leases_pkey"},
+    "from unnest(p_job_ids) as s(job_id)": {"jobs_pkey"},
+    "select f.vtime, f.charge, f.served, f.tenant from fairq.flows": {"flows_pick_idx"},
+    "delete from fairq.ticks": {"ticks_pkey"},
+    # renew, fail, release: the lease
+    "select l.* from fairq.leases as l where l.job_id = p_job_id for update": {"leases_pkey"},
+    "update fairq.leases as l -- a shorter renewal": {"leases_pkey"},
+    "delete from fairq.leases as l where l.job_id = (p_lease).job_id": {"leases_pkey"},
+    # fail, release: the job
+    "when not p_retry or v_lease.attempt >= j.max_attempts then 'dead'": {"jobs_pkey"},
+    "update fairq.jobs as j set state = case when p_run_at is null": {"jobs_pkey"},
+    "with gone as (": {"jobs_pkey"},
+    # complete
+    "with held as materialized ( select l.row_id": {"leases_pkey", "jobs_pkey"},
+    "from fairq.finished_jobs as f where f.job_id = p_job_id and f.state = 'succeeded'": {"finished_jobs_pkey"},
+    "case when p_result is null": {"leases_pkey"},
+    # promote and expire from outside
+    "select s.queue from fairq.schedulers as s where p_queue is null": {"schedulers_pkey"},
+    "with recursive queue(name) as ( select coalesce(p_queue, ( select j.queue": {"jobs_promote_idx"},
+    "with due as materialized ( select j.ctid as row_id from fairq.jobs as j where j.queue = v_queue": {"jobs_promote_idx"},
+    "select l.* from fairq.leases as l where l.queue = v_queue": {"leases_expire_idx"},
+    # cancel, retry, reschedule
+    "select j.queue, j.tenant, 'waiting'": {"jobs_pkey"},
+    "select j.* from fairq.jobs as j where j.job_id = p_job_id for update": {"jobs_pkey"},
+    "exists (select from fairq.leases as l where l.job_id = p_job_id)": {"leases_pkey"},
+    "delete from fairq.jobs as j where j.job_id = p_job.job_id": {"jobs_pkey"},
+    "update fairq.leases as l set cancel_requested_at": {"leases_pkey"},
+    "select f.* from fairq.finished_jobs as f where f.job_id = p_job_id for update": {"finished_jobs_pkey"},
+    "delete from fairq.finished_jobs": {"finished_jobs_pkey"},
+    "update fairq.jobs as j set run_at = v_job.run_at": {"jobs_pkey"},
+}
+
+# What a claim of ten or a batch of as many may read in one step of its plan.
+MOST_ROWS = 250
+
+_READ_NO_TABLE = {"ModifyTable", "Tid Scan"}
+_NEVER = {"Seq Scan", "Bitmap Heap Scan", "Bitmap Index Scan", "Hash Join", "Merge Join", "Gather"}
+
+
+def faults(statement: str, plan: Plan) -> list[str]:
+    """What is wrong with the plan of one statement; a statement that reads no table cannot go wrong."""
+    touched = [n for n in plans.nodes(plan) if {"Relation Name", "Index Name"} & set(n)]
+    if all(node["Node Type"] in _READ_NO_TABLE for node in touched):
+        return []
+    names = names_of(statement)
+    if len(names) != 1:
+        return [f"{len(names)} names in hot.py: {statement[:150]}"]
+    wrong = [f"{node['Node Type']} of {_tables(node)}" for node in plans.nodes(plan) if node["Node Type"] in _NEVER]
+    wrong += [f"{_rows(node)} rows in {node['Node Type']}" for node in plans.nodes(plan) if _rows(node) > MOST_ROWS]
+    if plans.indexes(plan) != HOT[names[0]]:
+        wrong.append(f"rides {sorted(plans.indexes(plan))}")
+    return [f"{names[0]}: {fault}" for fault in wrong]
+
+
+def names_of(statement: str) -> list[str]:
+    """The names in HOT that a statement answers to."""
+    return [name for name in HOT if name in statement]
+
+
+def _rows(node: Plan) -> int:
+    removed = node.get("Rows Removed by Filter", 0) + node.get("Rows Removed by Index Recheck", 0)
+    return round((node["Actual Rows"] + removed) * node["Actual Loops"])
+
+
+def _tables(node: Plan) -> str:
+    return ", ".join(sorted({n["Relation Name"] for n in plans.nodes(node) if "Relation Name" in n}))

@@ -1,0 +1,65 @@
+"""
+No plan depends on luck: not on statistics, not on what the tables held when a session made its plans.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tests.plans.backlog import fill
+from tests.plans.hot import HOT, faults, names_of
+from tests.plans.walk import LONG, walk
+
+if TYPE_CHECKING:
+    import pytest
+
+    from tests.support.database import Database
+
+TABLES = "fairq.jobs, fairq.leases, fairq.flows, fairq.ticks, fairq.settlements, fairq.job_keys, fairq.finished_jobs"
+
+
+def test_every_statement_rides_its_index_all_life_long(db: Database, subtests: pytest.Subtests) -> None:
+    """From an empty table to a full one and back, under plans made when it was empty and under new ones."""
+    old = db.session()
+    for stage in (empty, loaded, analyzed, emptied, vacuumed):
+        stage(db)
+        for age, session in (("old", old), ("new", db.session())):
+            with subtests.test(stage=stage.__name__, plans=age):
+                heard = walk(db, session)
+                wrong = {fault for statement, plan in heard for fault in faults(statement, plan)}
+                assert not wrong, "\n".join(["", *sorted(wrong)])
+                unheard = set(HOT) - {name for statement, _ in heard for name in names_of(statement)}
+                assert not unheard, "hot.py names statements that no verb runs"
+
+
+def empty(db: Database) -> None:
+    """Tables known to be empty: the worst that statistics can say of them."""
+    db.execute(f"vacuum analyze {TABLES}")
+
+
+def loaded(db: Database) -> None:
+    """A million jobs, of which no statistics tell."""
+    fill(db, jobs=1_000_000, tenants=1_000)
+    # the look that reads all of them is not what is tested
+    db.claim(1, lease=LONG)
+
+
+def analyzed(db: Database) -> None:
+    """The same jobs, and statistics of them."""
+    db.execute(f"analyze {TABLES}")
+
+
+def emptied(db: Database) -> None:
+    """All jobs gone, and statistics that tell of a million."""
+    with db.connect(statement_timeout="0") as conn:
+        conn.execute("delete from fairq.leases")
+        conn.execute("delete from fairq.jobs")
+    db.claim(1)
+
+
+def vacuumed(db: Database) -> None:
+    """Tables that are known to be empty again."""
+    with db.connect(statement_timeout="0") as conn:
+        conn.execute("delete from fairq.leases")
+        conn.execute("delete from fairq.jobs")
+        conn.execute(f"vacuum analyze {TABLES}")

@@ -1,0 +1,92 @@
+"""Every verb once, so that each of its hot statements is planned and run."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tests.support import plans
+from tests.support.waiting import wait_until
+
+if TYPE_CHECKING:
+    from tests.support.database import Database, Session
+    from tests.support.plans import Plan
+
+LONG, SHORT, AT_ONCE = "1 hour", "1 millisecond", "1 microsecond"
+
+
+def walk(db: Database, session: Session) -> list[tuple[str, Plan]]:
+    """Use every verb in `session` and return what was planned for it: (statement, plan)."""
+    with plans.overheard(session.conn) as heard:
+        _enqueue(session)
+        _wish(db)
+        _run(session)
+        _come_back_late(session)
+        _lose_leases(db, session)
+        _cancel(session)
+        _claim_around_a_held_job(db, session)
+    return [(" ".join(text.split()), plan) for text, plan in heard]
+
+
+def _enqueue(session: Session) -> None:
+    session.given_jobs("walker", 60)
+    for _ in range(2):
+        session.enqueue("walker", key="once")
+
+
+def _wish(operator: Session) -> None:
+    operator.set_queue(notify=True)
+    operator.set_tenant("walker", weight=2)
+
+
+def _run(session: Session) -> None:
+    first, second, *others = session.claim(10, lease=LONG)
+    session.renew(first)
+    session.renew_all(others)
+    session.complete(first)
+    session.complete(first)
+    session.complete_all([second])
+    session.release(others[0])
+    session.release_all(others[1:3])
+    session.fail(others[3], error="no", retry=False)
+    session.fail_all(others[4:], retry_delay=LONG)
+    session.retry(others[3].job_id)
+    session.reschedule(others[3].job_id, delay=LONG)
+    assert session.claim(10, tenant="walker", lease=LONG)
+
+
+def _come_back_late(session: Session) -> None:
+    """Jobs that are due at once, promoted by the claim that follows and by promote_due_jobs()."""
+    session.fail_all(session.claim(2, lease=LONG), retry_delay=AT_ONCE)
+    session.claim(2, lease=LONG)
+    session.fail_all(session.claim(2, lease=LONG), retry_delay=AT_ONCE)
+    assert session.promote() == 2
+
+
+def _lose_leases(db: Database, session: Session) -> None:
+    """Leases that are over, taken back by the claim that follows and by release_expired_jobs()."""
+    _lose(db, session)
+    session.claim(2, lease=LONG)
+    _lose(db, session)
+    assert session.expire() == 2
+
+
+def _lose(db: Database, session: Session) -> None:
+    jobs = session.claim(2, lease=SHORT)
+    end = max(job.lease_expires_at for job in jobs)
+    wait_until(lambda: db.value("select clock_timestamp() > %s", end), "two leases to be over")
+
+
+def _cancel(session: Session) -> None:
+    job_id = session.enqueue("walker").job_id
+    assert session.cancel(job_id) == "cancelled"
+    assert session.cancel(session.claim(1, lease=LONG)[0].job_id) == "cancel_requested"
+
+
+def _claim_around_a_held_job(db: Database, session: Session) -> None:
+    """The first job in order is being taken away by somebody: the claim goes round it, and remembers it."""
+    with db.connect(autocommit=False) as rival:
+        (job,) = session.claim(1, tenant="walker", lease=LONG)
+        session.release(job)
+        rival.execute("select from fairq.jobs where job_id = %s for update", [job.job_id])
+        assert session.claim(1, tenant="walker", lease=LONG)[0].job_id != job.job_id
+
