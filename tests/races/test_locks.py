@@ -4,17 +4,19 @@ Locks: who waits for whom, and who never does.
 
 from __future__ import annotations
 
+from collections import Counter
 from datetime import timedelta
+from functools import partial
 from typing import TYPE_CHECKING
 
 import psycopg
 
-from tests.support import storm, wait_until
+from tests.support import Session, wait_until
 
 from .helpers import check, check_books, ids, look, waits
 
 if TYPE_CHECKING:
-    from tests.support import Database, Session, Worker
+    from tests.support import Database
 
 HOUR = timedelta(hours=1)
 
@@ -66,6 +68,30 @@ def check_the_holder_is_named(db: Database) -> None:
 def test_the_holder_is_named(db: Database) -> None:
     """55P03 says which session to look at."""
     check_the_holder_is_named(db)
+
+
+@check
+def check_a_claim_rolled_back_to_a_savepoint_frees_the_queue(db: Database) -> None:
+    """Who waits for a claim that is rolled back to a savepoint goes on at once, and its session can claim again."""
+    jobs = db.given_jobs("a", 4)
+    first, holder, rival = db.session(autocommit=False), db.session(autocommit=False), db.session()
+    first.claim(1)
+    holder.execute("savepoint s")
+    # it has to wait, so that it has the lock by a subtransaction of the savepoint's
+    begun = waits(db, holder, lambda: holder.claim(1))
+    first.conn.commit()
+    begun.result()
+    begun = waits(db, rival, lambda: rival.claim(1))
+    holder.execute("rollback to savepoint s")
+    assert ids(begun.result(timeout=3)) == jobs[1:2]
+    assert ids(holder.claim(1)) == jobs[2:3]
+    holder.conn.commit()
+    assert ids(db.claim(10)) == jobs[3:]
+
+
+def test_a_claim_rolled_back_to_a_savepoint_frees_the_queue(db: Database) -> None:
+    """Savepoints and the queue's lock."""
+    check_a_claim_rolled_back_to_a_savepoint_frees_the_queue(db)
 
 
 @check
@@ -161,32 +187,34 @@ def test_a_producer_waits_only_for_its_key(db: Database) -> None:
 
 @check
 def check_batches_in_opposite_order(db: Database) -> None:
-    """Batches of the same ids, or the same keys, in opposite orders: no deadlock, one outcome for each."""
-    enqueued = db.given_jobs("a", 300)
+    """
+    Batches of the same jobs, or the same keys, in opposite orders: no deadlock, and one of them has each.
 
-    def complete(worker: Worker) -> list[int]:
-        done = worker.complete_all(batch if worker.number % 2 else batch[::-1])
-        return [job for job, outcome in done.items() if outcome == "succeeded"]
+    Somebody holds the one in the middle until both have come as far as they can.
+    """
+    enqueued = db.given_jobs("a", 28)
+    one, two, holder = db.session(), db.session(), db.session(autocommit=False)
+    for verb in (Session.complete_all, Session.renew_all, Session.fail_all, Session.release_all):
+        batch = db.claim(7)
+        holder.execute("select from fairq.leases where job_id = %s for update", batch[3].job_id)
+        begun = [
+            waits(db, one, partial(verb, one, batch)),
+            waits(db, two, partial(verb, two, batch[::-1])),
+        ]
+        holder.conn.rollback()
+        outcomes = [set(call.result().values()) for call in begun]
+        assert all(len(each) == 1 for each in outcomes)
 
-    def mixed(worker: Worker) -> list[int]:
-        verb = (worker.complete_all, worker.fail_all, worker.release_all, worker.renew_all)[worker.number % 4]
-        verb(batch if worker.number % 3 else batch[::-1])
-        return []
-
-    for step in (complete, mixed):
-        batch = db.claim(100)
-        done = storm(db, workers=8, step=step, rounds=1)
-        assert sorted(done) == (sorted(ids(batch)) if step is complete else [])
-
-    keys = [{"tenant": "k", "task": "work", "key": f"{n:03}"} for n in range(150)]
-
-    def enqueue(worker: Worker) -> list[int]:
-        made = worker.enqueue_jobs(keys if worker.number % 2 else keys[::-1])
-        return [row.job_id for row in made if row.outcome == "created"]
-
-    made = storm(db, workers=8, step=enqueue, rounds=2)
-    assert len(made) == len(keys)
-    check_books(db, enqueued + made)
+    keys = [{"tenant": "k", "task": "work", "key": f"{n}"} for n in range(7)]
+    holder.enqueue("k", key="3")
+    begun = [
+        waits(db, one, partial(one.enqueue_jobs, keys)),
+        waits(db, two, partial(two.enqueue_jobs, keys[::-1])),
+    ]
+    holder.conn.rollback()
+    made = [row for call in begun for row in call.result()]
+    assert Counter(row.outcome for row in made) == {"created": 7, "exists": 7}
+    check_books(db, enqueued + [row.job_id for row in made if row.outcome == "created"])
 
 
 def test_batches_in_opposite_order(db: Database) -> None:
@@ -203,4 +231,6 @@ def test_a_wait_ends_with_its_holder(db: Database) -> None:
     db.execute("select pg_terminate_backend(%s)", holder.conn.info.backend_pid)
     assert ids(begun.result()) == jobs
     look(db)
-    wait_until(lambda: not db.rows("select from pg_stat_activity where pid = %s", holder.conn.info.backend_pid), "it to go")
+    wait_until(
+        lambda: not db.rows("select from pg_stat_activity where pid = %s", holder.conn.info.backend_pid), "it to go"
+    )

@@ -34,6 +34,46 @@ $fn$;
 comment on function fairq._lock_holders(text) is 'Who holds the queue''s lock. Internal.';
 revoke all on function fairq._lock_holders(text) from public;
 
+create or replace function fairq._wait_for_queue(p_queue text, p_until timestamptz)
+    returns boolean
+    language plpgsql
+    set search_path = pg_catalog, pg_temp
+as $fn$
+-- Waits for the queue's lock, a little: true when it has it, false when it may be free now.
+--
+-- A holder that rolls back to a savepoint has let go of the lock, but who waits for it waits for the whole transaction, and
+-- whoever comes next waits behind: also that holder, when it claims again, and that is a deadlock. So nobody waits longer
+-- than half of the shortest sensible deadlock_timeout before looking again; a lock that is let go of wakes its waiter at once.
+declare
+    v_timeout  text := current_setting('lock_timeout');
+    v_left     interval := p_until - clock_timestamp();
+begin
+    perform set_config(
+        'lock_timeout', greatest(1, least(50, ceil(extract(epoch from v_left) * 1000)))::integer || 'ms', true
+    );
+    insert into fairq.schedulers (queue) values (p_queue) on conflict (queue) do nothing;
+    perform from fairq.schedulers as s where s.queue = p_queue for update;
+    if not found then
+        -- a lock that is not taken and says nothing is the worst of all
+        raise exception 'the lock of queue % could not be taken', p_queue using errcode = '55000';
+    end if;
+    perform set_config('lock_timeout', v_timeout, true);
+    return true;
+exception when lock_not_available then
+    -- what was set here is undone with the rest of the block
+    if clock_timestamp() < p_until then
+        return false;
+    end if;
+    raise exception 'the lock of queue % was not free in time', p_queue
+        using
+            errcode = '55P03',
+            detail = format('Held by process %s.', coalesce(fairq._lock_holders(p_queue), 'unknown')),
+            hint = 'A claim holds it until its transaction ends: claim in a transaction of its own, and try again.';
+end
+$fn$;
+comment on function fairq._wait_for_queue(text, timestamptz) is 'Waits for the queue''s lock. Internal.';
+revoke all on function fairq._wait_for_queue(text, timestamptz) from public;
+
 create or replace function fairq._lock_queue(p_queue text)
     returns void
     language plpgsql
@@ -44,32 +84,22 @@ as $fn$
 -- Locks:  the queue's row in schedulers; waits at most 10 s, or the caller's lock_timeout.
 -- Raises: 55P03 when it was not free in time, saying which session holds it.
 declare
-    v_timeout text := current_setting('lock_timeout');
+    v_patience interval := current_setting('lock_timeout');
+    v_until    timestamptz;
 begin
-    -- outside the block below, which is a subtransaction: pg_locks knows a holder by its transaction only
-    perform from fairq.schedulers as s where s.queue = p_queue for update skip locked;
-    if found then
-        return;
-    end if;
+    loop
+        -- outside the block below, which is a subtransaction: pg_locks knows a holder by its transaction only
+        perform from fairq.schedulers as s where s.queue = p_queue for update skip locked;
+        if found then
+            return;
+        end if;
 
-    begin
-        if v_timeout = '0' then
-            perform set_config('lock_timeout', '10s', true);
-        end if;
-        insert into fairq.schedulers (queue) values (p_queue) on conflict (queue) do nothing;
-        perform from fairq.schedulers as s where s.queue = p_queue for update;
-        if not found then
-            -- a lock that is not taken and says nothing is the worst of all
-            raise exception 'the lock of queue % could not be taken', p_queue using errcode = '55000';
-        end if;
-        perform set_config('lock_timeout', v_timeout, true);
-    exception when lock_not_available then
-        raise exception 'the lock of queue % was not free in time', p_queue
-            using
-                errcode = '55P03',
-                detail = format('Held by process %s.', coalesce(fairq._lock_holders(p_queue), 'unknown')),
-                hint = 'A claim holds it until its transaction ends: claim in a transaction of its own, and try again.';
-    end;
+        v_until := coalesce(
+            v_until,
+            clock_timestamp() + case when v_patience = interval '0' then interval '10 seconds' else v_patience end
+        );
+        exit when fairq._wait_for_queue(p_queue, v_until);
+    end loop;
 end
 $fn$;
 comment on function fairq._lock_queue(text) is 'Takes the queue''s lock. Internal.';
