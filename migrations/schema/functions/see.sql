@@ -97,7 +97,7 @@ begin
             ) as n
             where c.nth < 1000
         )
-        select greatest(interval '0', max(p_now - greatest(h.run_at, h.created_at)))
+        select max(greatest(interval '0', p_now - greatest(h.run_at, h.created_at)))
         from class as c
         cross join lateral (
             select j.run_at, j.created_at from fairq.jobs as j
