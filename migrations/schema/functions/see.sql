@@ -370,17 +370,21 @@ as $fn$
 -- About how many jobs of all tenants are started before the one that has p_ahead of its own tenant's before it, if
 -- nothing happens but picks: the start tags below its own, p_start + p_ahead * charge, in the order of _pick().
 --
--- Of other tenants it reads the first 1,000, and of each 100 jobs: one that has more has as many as its tags allow.
+-- Of other tenants it reads the first 1,000, and of their jobs 10,000 in all: a tenant that has more than was read of it
+-- has as many as its tags allow.
 -- Index:  flows_pick_idx; jobs_claim_idx.
 declare
     v_tag bigint := least(9000000000000000000, p_start + p_ahead::numeric * p_flow.charge);
 begin
-    return p_ahead + coalesce(sum(case when w.queued < 100 then least(p.picks, w.queued) else p.picks end), 0)
+    return p_ahead + coalesce(sum(case when w.queued < f.most then least(p.picks, w.queued) else p.picks end), 0)
     from (
-        select f.* from fairq.flows as f
-        where f.queue = p_flow.queue and f.eligible and f.vtime <= v_tag and f.tenant <> p_flow.tenant
-        order by f.vtime, f.charge, f.served, f.tenant
-        limit 1000
+        select u.*, 10000 / count(*) over () as most
+        from (
+            select ff.* from fairq.flows as ff
+            where ff.queue = p_flow.queue and ff.eligible and ff.vtime <= v_tag and ff.tenant <> p_flow.tenant
+            order by ff.vtime, ff.charge, ff.served, ff.tenant
+            limit 1000
+        ) as u
     ) as f
     cross join lateral (
         select (v_tag - f.vtime) / f.charge as whole, (v_tag - f.vtime) % f.charge as rest
@@ -393,7 +397,7 @@ begin
         end as picks
     ) as p
     cross join lateral (
-        select fairq._count_queued(f.queue, f.tenant, f.running, least(p.picks, 100)) as queued
+        select fairq._count_queued(f.queue, f.tenant, f.running, least(p.picks, f.most)) as queued
     ) as w
     where p.picks > 0;
 end
