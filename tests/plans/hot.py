@@ -32,9 +32,7 @@ HOT = {
     "v_moved.news := v_moved.news || (": {"jobs_pkey"},
     # claim: promote
     "SELECT from fairq.jobs as j where j.queue = p_tick.queue and j.state = 'scheduled'": {"jobs_promote_idx"},
-    "with due as materialized ( select j.ctid as row_id from fairq.jobs as j where j.queue = p_tick": {
-        "jobs_promote_idx"
-    },
+    "with due as materialized ( select j.ctid as row_id from fairq.jobs as j where j.queue = p_tick": {"jobs_promote_idx"},
     "select j.run_at from fairq.jobs as j where j.queue = p_tick.queue": {"jobs_promote_idx"},
     # claim: virtual time, apply, pick, go round, write down
     "p_tick.virtual_time, coalesce(": {"flows_pick_idx"},
@@ -58,9 +56,7 @@ HOT = {
     # promote and expire from outside
     "select s.queue from fairq.schedulers as s where p_queue is null": {"schedulers_pkey"},
     "with recursive queue(name) as ( select coalesce(p_queue, ( select j.queue": {"jobs_promote_idx"},
-    "with due as materialized ( select j.ctid as row_id from fairq.jobs as j where j.queue = v_queue": {
-        "jobs_promote_idx"
-    },
+    "with due as materialized ( select j.ctid as row_id from fairq.jobs as j where j.queue = v_queue": {"jobs_promote_idx"},
     "select l.* from fairq.leases as l where l.queue = v_queue": {"leases_expire_idx"},
     # cancel, retry, reschedule
     "select j.queue, j.tenant, 'waiting'": {"jobs_pkey"},
