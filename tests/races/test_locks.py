@@ -29,7 +29,8 @@ def held_up(session: Session, queue: str = "default") -> str:
     except psycopg.errors.LockNotAvailable as error:
         session.execute("reset lock_timeout")
         return str(error.diag.message_detail)
-    raise AssertionError(f"claimed {claimed} although the queue was locked")
+    msg = f"claimed {claimed} although the queue was locked"
+    raise AssertionError(msg)
 
 
 @check

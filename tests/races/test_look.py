@@ -21,6 +21,7 @@ from .helpers import (
     gate_inside,
     ids,
     look,
+    look_everywhere,
     paused_session,
     waits,
 )
@@ -108,7 +109,7 @@ def check_a_job_put_back_is_found(db: Database) -> None:
     """Released, failed, expired, snoozed, revived: each is found again, though its tenant has nothing else."""
     (job,) = db.given_jobs("a", 1)
     for put_back in (
-        lambda held: db.release(held),
+        db.release,
         lambda held: db.fail(held, retry_delay=NOW),
         lambda held: db.fail(held, retry=False) and db.retry(job),
         lambda held: db.release(held, delay=HOUR) and db.reschedule(job, delay=NOW),
@@ -127,7 +128,7 @@ def check_a_job_put_back_is_found(db: Database) -> None:
 
 def assert_agrees_after_look(db: Database) -> None:
     """The beliefs hold once the scheduler has looked."""
-    look(db)
+    look_everywhere(db)
     assert_agrees(db)
 
 
