@@ -164,15 +164,19 @@ class Gate:
         return waits(self.db, session, call)
 
     def close(self) -> None:
+        """Let nobody through."""
         self.keeper.execute("select pg_advisory_lock(4711)")
 
     def open(self) -> None:
+        """Let everybody through."""
         self.keeper.execute("select pg_advisory_unlock_all()")
 
     def __enter__(self) -> Self:
+        """As it is."""
         return self
 
     def __exit__(self, *exception: object) -> None:
+        """Leave nobody standing."""
         self.open()
 
 

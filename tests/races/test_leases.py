@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from tests.support import Database, Session
 
 HOUR = timedelta(hours=1)
-SOON = timedelta(milliseconds=150)
+SOON = timedelta(seconds=1)
 
 ENDS: dict[str, tuple[Callable[[Session, Any], Any], Any]] = {
     "renew": (lambda s, job: s.renew(job), False),
@@ -37,9 +37,9 @@ def check_a_lease_is_judged_once_its_row_is_locked(db: Database) -> None:
     """A lease that ends while its worker waits for the row has ended, though the holder changed nothing."""
     enqueued = db.given_jobs("a", len(ENDS))
     holder = db.session(autocommit=False)
+    sessions = [db.session() for _ in ENDS]
     jobs = db.claim(len(ENDS), lease=SOON)
     holder.execute("select from fairq.leases for update")
-    sessions = [db.session() for _ in ENDS]
     begun = [
         waits(db, session, lambda verb=verb, session=session, job=job: verb(session, job))
         for session, job, (verb, _) in zip(sessions, jobs, ENDS.values(), strict=True)
@@ -185,7 +185,11 @@ def check_floors_stay_at_what_is_locked(db: Database) -> None:
     holder = db.session(autocommit=False)
     holder.execute("select from fairq.leases for update")
     holder.execute("select from fairq.jobs where job_id = %s for update", due)
-    over = "select lease_expires_at < clock_timestamp() from fairq.leases union all select run_at < clock_timestamp() from fairq.jobs where state = 'scheduled'"
+    over = """
+        select lease_expires_at < clock_timestamp() from fairq.leases
+        union all
+        select run_at < clock_timestamp() from fairq.jobs where state = 'scheduled'
+    """
     wait_until(lambda: all(row[0] for row in db.rows(over)), "both to be due")
     impatient = db.session()
     impatient.execute("set lock_timeout = '500ms'")

@@ -35,7 +35,7 @@ def held_up(session: Session, queue: str = "default") -> str:
 
 @check
 def check_claims_take_turns(db: Database) -> None:
-    """A second claim waits for the first one's transaction, says for whom when it cannot, and then goes on from there."""
+    """A second claim waits for the first one's transaction, or says for whom it cannot, and goes on from there."""
     jobs = db.given_jobs("a", 4)
     holder, rival = db.session(autocommit=False), db.session()
     held = ids(holder.claim(2))

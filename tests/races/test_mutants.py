@@ -29,6 +29,7 @@ class Both:
     parts: tuple[Callable[[Database], None], ...]
 
     def __call__(self, db: Database) -> None:
+        """Break the schema in each of the ways."""
         for part in self.parts:
             part(db)
 
@@ -140,7 +141,8 @@ MUTANTS: dict[str, tuple[Callable[[Database], None], tuple[Callable[..., None], 
     "a settlement is read twice": (
         Edit(
             "_look",
-            "delete from fairq.settlements as s using settlement as e where s.ctid = e.row_id\n        returning s.tenant, s.attempts",
+            "delete from fairq.settlements as s using settlement as e where s.ctid = e.row_id\n"
+            "        returning s.tenant, s.attempts",
             "select s.tenant, s.attempts from fairq.settlements as s join settlement as e on s.ctid = e.row_id",
         ),
         (leases.check_what_runs_is_counted,),
