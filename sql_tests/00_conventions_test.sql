@@ -5,7 +5,8 @@ select plan(27);
 create temp view functions as
 select
     p.oid::regprocedure as function, p.proname as name, p.proowner::regrole::text as owner, p.prosecdef as is_definer,
-    p.prosrc as body, p.proconfig as settings, p.proargnames[1:p.pronargs] as arguments, p.proacl as acl, p.prolang as lang,
+    p.prosrc as body, p.proconfig as settings, p.proargnames[1:p.pronargs] as arguments, p.proacl as acl,
+    p.prolang as lang,
     p.proargmodes as modes, obj_description(p.oid, 'pg_proc') as comment,
     -- what a reader would call code: no comments, no strings
     regexp_replace(regexp_replace(p.prosrc, '--[^\n]*', '', 'g'), '''[^'']*''', '''''', 'g') as code

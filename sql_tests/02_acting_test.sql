@@ -31,11 +31,16 @@ union all select 'job_events', e.tenant from fairq.job_events as e;
 alter view seen set (security_invoker = true);
 grant select on seen to public;
 
-select is((select count(distinct s.tenant || s.place) from seen as s), 12::bigint, 'both tenants have rows everywhere');
+select is(
+    (select count(distinct s.tenant || s.place) from seen as s), 12::bigint, 'both tenants have rows everywhere'
+);
 
 -- Acting as tenant a
 set local session authorization fairq_test_tenant;
-select ok(row_security_active('fairq.jobs'), 'row security is active for the attacker: the rest of this file means something');
+select ok(
+    row_security_active('fairq.jobs'),
+    'row security is active for the attacker: the rest of this file means something'
+);
 select is_empty('select * from seen', 'without a tenant nothing is seen, and nothing fails');
 set local app.tenant_id = '';
 select is_empty('select * from seen', 'an empty setting, as SET LOCAL leaves it, is no tenant');
@@ -53,7 +58,8 @@ select throws_ok(format('select %s', t.what), '42501', null, 'a tenant may not r
 from (values
     ('lease_token from fairq.leases'), ('* from fairq.leases'), ('l from fairq.leases as l'),
     ('to_jsonb(l) from fairq.leases as l'), ('1 from fairq.leases where lease_token is null'),
-    ('1 from fairq.leases order by lease_token'), ('caller from fairq.leases'), ('token_hash from fairq.finished_jobs'),
+    ('1 from fairq.leases order by lease_token'), ('caller from fairq.leases'),
+    ('token_hash from fairq.finished_jobs'),
     ('changed_xid from fairq.jobs')
 ) as t(what);
 select throws_ok(t.what, '42501', null, 'a tenant may not: ' || t.what)
@@ -103,7 +109,9 @@ select throws_ok('select lease_token from fairq.leases', '42501', null, 'an oper
 -- Acting as an owner of rows: the force of row security does not make it blind
 set local session authorization default;
 set local role fairq_owner;
-select set_eq('select distinct tenant from seen', array['a', 'b'], 'the owner sees every row, though row security is forced');
+select set_eq(
+    'select distinct tenant from seen', array['a', 'b'], 'the owner sees every row, though row security is forced'
+);
 with changed as (update fairq.jobs set last_error = '{}' returning 1)
 select is((select count(*) from changed), 6::bigint, 'the owner''s update reaches every row');
 reset role;

@@ -10,12 +10,24 @@ grant create on database :DBNAME to fairq_test_thief;
 set session authorization fairq_test_thief;
 create schema trap;
 create sequence trap.traces;
-create function trap.leave(p_any anyelement) returns boolean language sql as $fn$ select nextval('trap.traces') > 0 $fn$;
-create function trap.leave_row() returns trigger language plpgsql as $fn$ begin perform nextval('trap.traces'); return new; end $fn$;
-create function trap.same(text, text) returns boolean language sql as $fn$ select nextval('trap.traces') > 0 $fn$;
-create function trap.clock_timestamp() returns timestamptz language sql as $fn$ select nextval('trap.traces'); select '2000-01-01'::timestamptz $fn$;
-create function trap.gen_random_uuid() returns uuid language sql as $fn$ select nextval('trap.traces'); select '00000000-0000-0000-0000-000000000000'::uuid $fn$;
-create function trap.current_setting(text, boolean) returns text language sql as $fn$ select nextval('trap.traces')::text $fn$;
+create function trap.leave(p_any anyelement) returns boolean language sql as $fn$
+    select nextval('trap.traces') > 0
+$fn$;
+create function trap.leave_row() returns trigger language plpgsql as $fn$
+    begin perform nextval('trap.traces'); return new; end
+$fn$;
+create function trap.same(text, text) returns boolean language sql as $fn$
+    select nextval('trap.traces') > 0
+$fn$;
+create function trap.clock_timestamp() returns timestamptz language sql as $fn$
+    select nextval('trap.traces'); select '2000-01-01'::timestamptz
+$fn$;
+create function trap.gen_random_uuid() returns uuid language sql as $fn$
+    select nextval('trap.traces'); select '00000000-0000-0000-0000-000000000000'::uuid
+$fn$;
+create function trap.current_setting(text, boolean) returns text language sql as $fn$
+    select nextval('trap.traces')::text
+$fn$;
 create operator trap.= (leftarg = text, rightarg = text, function = trap.same);
 grant usage on schema trap to public;
 grant usage on sequence trap.traces to public;
@@ -41,8 +53,10 @@ set search_path = trap, pg_catalog, pg_temp;
 select (e).job_id as first, (e).created from (
     select fairq.enqueue_job('a', 't', '{"x": 1}', p_key => 'k', p_max_attempts => 9) as e
 ) as s \gset
-select count(*) as enqueued from fairq.enqueue_jobs('[{"tenant": "a", "task": "t"}, {"tenant": "b", "task": "t", "key": "k"}]') \gset
-select job_id as job, lease_token as token from fairq.claim_jobs(p_owner => 'thief', p_limit => 1, p_tenant => 'a') \gset
+select count(*) as enqueued
+from fairq.enqueue_jobs('[{"tenant": "a", "task": "t"}, {"tenant": "b", "task": "t", "key": "k"}]') \gset
+select job_id as job, lease_token as token
+from fairq.claim_jobs(p_owner => 'thief', p_limit => 1, p_tenant => 'a') \gset
 select fairq.renew_job_lease(:job, :'token', '1 minute') as renewed \gset
 select fairq.fail_job(:job, :'token', '{"code": "E"}', '0') as failed \gset
 select lease_token as token from fairq.claim_jobs(p_owner => 'thief', p_limit => 1, p_tenant => 'a') \gset
@@ -64,7 +78,9 @@ set search_path = tap, public;
 select is(:'trapped'::boolean, false, 'no code of the caller''s ran');
 select is(:'token' = '00000000-0000-0000-0000-000000000000', false, 'the token is the server''s own');
 select is(:enqueued, 2, 'jobs are enqueued');
-select is(:'renewed' || :'failed' || :'released' || :'completed', 'tqueuedqueuedt', 'renew, fail, release and complete work');
+select is(
+    :'renewed' || :'failed' || :'released' || :'completed', 'tqueuedqueuedt', 'renew, fail, release and complete work'
+);
 select is(:'cancelled' || :'retried' || :'rescheduled', 'cancelledqueuedqueued', 'cancel, retry and reschedule work');
 
 -- Settings of the caller that change the meaning of code
@@ -81,8 +97,8 @@ select is(
     (fairq.enqueue_job('a', 'q''); drop table fairq.jobs; --', '{"$$;select 1;--": null}', p_key => '$$;select 1;--')).created,
     true, 'hostile names are stored as they are, whatever the caller has set'
 );
-select is(fairq.cancel_job(null_if.job_id), 'cancelled', 'and found again')
-from (select max(j.job_id) as job_id from fairq.all_jobs as j where j.task = 'q''); drop table fairq.jobs; --') as null_if;
+select is(fairq.cancel_job(hostile.job_id), 'cancelled', 'and found again')
+from (select max(j.job_id) as job_id from fairq.all_jobs as j where j.task = 'q''); drop table fairq.jobs; --') as hostile;
 select fairq_test.refuses(
     'select fairq.fail_job(1, gen_random_uuid(), p_retry_delay => ''-1 s'')', '22023', 'p_retry_delay',
     'and a bad argument is refused'

@@ -9,19 +9,27 @@ create temp table waiting as select * from fairq.enqueue_job('a', 't', p_delay =
 -- one
 create temp table lease as select l.* from fairq.leases as l join held as h using (job_id) where h.n = 1;
 create temp table job as select j.* from fairq.jobs as j join held as h using (job_id) where h.n = 1;
-select is(fairq.complete_job(h.job_id, h.lease_token, '{"out": [1]}'), true, 'a job succeeds') from held as h where h.n = 1;
+select is(fairq.complete_job(h.job_id, h.lease_token, '{"out": [1]}'), true, 'a job succeeds')
+from held as h where h.n = 1;
 select is(
     to_jsonb(f) - 'finished_at'::text,
     to_jsonb(j) - '{changed_xid}'::text[] || jsonb_build_object(
-        'state', 'succeeded', 'attempts', 1, 'result', '{"out": [1]}'::jsonb, 'started_at', l.started_at, 'lease_owner', 'worker',
+        'state', 'succeeded', 'attempts', 1, 'result', '{"out": [1]}'::jsonb, 'started_at', l.started_at,
+        'lease_owner', 'worker',
         'token_hash', sha256(uuid_send(l.lease_token))
     ),
     'all that was known of it is kept, with the result; of the token only a hash'
 )
 from job as j join fairq.finished_jobs as f using (job_id) cross join lease as l;
-select ok(f.finished_at between l.started_at and clock_timestamp(), 'and when it ended') from fairq.finished_jobs as f cross join lease as l;
-select is_empty('select from fairq.jobs join job using (job_id) union all select from fairq.leases join job using (job_id)', 'it has left the other tables');
-select is(fairq_test.timeline(h.job_id), 'created 0, claimed 1 by worker, succeeded 1 by worker', 'its timeline is whole')
+select ok(f.finished_at between l.started_at and clock_timestamp(), 'and when it ended')
+from fairq.finished_jobs as f cross join lease as l;
+select is_empty(
+    'select from fairq.jobs join job using (job_id) union all select from fairq.leases join job using (job_id)',
+    'it has left the other tables'
+);
+select is(
+    fairq_test.timeline(h.job_id), 'created 0, claimed 1 by worker, succeeded 1 by worker', 'its timeline is whole'
+)
 from held as h where h.n = 1;
 select is_empty('select from fairq.job_log', 'and cost no row of the log');
 select is(fairq.complete_job(h.job_id, h.lease_token), true, 'without a result') from held as h where h.n = 2;
@@ -29,13 +37,19 @@ select is(f.result, null, 'there is none') from fairq.finished_jobs as f join he
 
 -- again, after a lost reply
 create temp table first as select f.* from fairq.finished_jobs as f;
-select is(fairq.complete_job(h.job_id, h.lease_token, '{"out": "other"}'), true, 'the same token again: it has succeeded')
+select is(
+    fairq.complete_job(h.job_id, h.lease_token, '{"out": "other"}'), true, 'the same token again: it has succeeded'
+)
 from held as h where h.n = 1;
-select results_eq('select * from fairq.finished_jobs order by 1', 'select * from first order by 1', 'and nothing has changed, the result neither');
+select results_eq(
+    'select * from fairq.finished_jobs order by 1', 'select * from first order by 1',
+    'and nothing has changed, the result neither'
+);
 select is(count(*), 2::bigint, 'the scheduler was told once for each') from fairq.settlements;
 
 -- whatever is wrong, one answer
-select is(fairq.complete_job(h.job_id, gen_random_uuid()), false, 'not under another token') from held as h where h.n = 3;
+select is(fairq.complete_job(h.job_id, gen_random_uuid()), false, 'not under another token')
+from held as h where h.n = 3;
 select is(fairq.complete_job(h.job_id, o.lease_token), false, 'nor under the token of another job')
 from held as h cross join held as o where h.n = 3 and o.n = 4;
 select is(fairq.complete_job(h.job_id, o.lease_token), false, 'nor under that of a job that succeeded')
@@ -45,41 +59,52 @@ from held as h cross join held as o where h.n = 1 and o.n = 3;
 select is(fairq.complete_job(-1, h.lease_token), false, 'an unknown job') from held as h where h.n = 3;
 select is(fairq.complete_job(w.job_id, gen_random_uuid()), false, 'a job that waits') from waiting as w;
 select fairq_test.as_role('fairq_worker');
-select is(fairq.complete_job(h.job_id, h.lease_token), false, 'nor by another caller with the right token') from held as h where h.n = 3;
+select is(fairq.complete_job(h.job_id, h.lease_token), false, 'nor by another caller with the right token')
+from held as h where h.n = 3;
 select fairq_test.as_role('none');
 select is(fairq_test.state_of(h.job_id), 'running', 'the job runs on') from held as h where h.n = 3;
 select fairq_test.given_lease_over(h.job_id) from held as h where h.n = 4;
-select is(fairq.complete_job(h.job_id, h.lease_token), false, 'a lease that is over: too late, though nobody took the job')
+select is(
+    fairq.complete_job(h.job_id, h.lease_token), false, 'a lease that is over: too late, though nobody took the job'
+)
 from held as h where h.n = 4;
 create temp table second as select * from fairq_test.claim(1);
 select is(s.job_id, h.job_id, 'somebody else gets it') from second as s cross join held as h where h.n = 4;
 select is(fairq.complete_job(h.job_id, h.lease_token), false, 'then it is later still') from held as h where h.n = 4;
 select is(fairq.complete_job(s.job_id, s.lease_token), true, 'and the second attempt succeeds') from second as s;
-select is(fairq.complete_job(h.job_id, h.lease_token), false, 'which the first has no part in') from held as h where h.n = 4;
+select is(fairq.complete_job(h.job_id, h.lease_token), false, 'which the first has no part in')
+from held as h where h.n = 4;
 select is(
     fairq_test.timeline(h.job_id),
-    'created 0, claimed 1 by worker, lease_expired 1 by worker, claimed 2 by worker, succeeded 2 by worker', 'the timeline has both'
+    'created 0, claimed 1 by worker, lease_expired 1 by worker, claimed 2 by worker, succeeded 2 by worker',
+    'the timeline has both'
 )
 from held as h where h.n = 4;
 
 -- cancellation asked for too late
 select fairq.cancel_job(h.job_id) from held as h where h.n = 5;
-select is(fairq.complete_job(h.job_id, h.lease_token), true, 'a job done before it heard of its cancellation has succeeded')
+select is(
+    fairq.complete_job(h.job_id, h.lease_token), true, 'a job done before it heard of its cancellation has succeeded'
+)
 from held as h where h.n = 5;
 select matches(
-    fairq_test.timeline(h.job_id), '^created 0, claimed 1 by worker, cancel_requested 1 by [a-z]+, succeeded 1 by worker$', 'the timeline knows of both'
+    fairq_test.timeline(h.job_id),
+    '^created 0, claimed 1 by worker, cancel_requested 1 by [a-z]+, succeeded 1 by worker$',
+    'the timeline knows of both'
 )
 from held as h where h.n = 5;
 
 -- results over the limit
 select fairq.set_queue('default', p_payload_limit => 10000);
 select fairq_test.refuses(
-    format('select fairq.complete_job(%s, %L, to_jsonb(repeat(''x'', 9999)))', h.job_id, h.lease_token), '54000', 'p_result',
+    format('select fairq.complete_job(%s, %L, to_jsonb(repeat(''x'', 9999)))', h.job_id, h.lease_token), '54000',
+    'p_result',
     'a result longer than the queue allows is refused'
 )
 from held as h where h.n = 6;
 select is(fairq_test.state_of(h.job_id), 'running', 'and may be given again, shorter') from held as h where h.n = 6;
-select is(fairq.complete_job(h.job_id, h.lease_token, to_jsonb(repeat('x', 9998))), true, 'the longest is taken') from held as h where h.n = 6;
+select is(fairq.complete_job(h.job_id, h.lease_token, to_jsonb(repeat('x', 9998))), true, 'the longest is taken')
+from held as h where h.n = 6;
 
 -- many
 select results_eq(
@@ -94,14 +119,16 @@ select results_eq(
        ) as v(at, n, outcome) left join held as h on h.n = v.n order by v.at $$,
     'a batch says of each what became of it, in input order; an oversized result fails its job alone'
 );
-select is(f.result, '{"n": 9}', 'each job has its own result') from fairq.finished_jobs as f join held as h using (job_id) where h.n = 9;
+select is(f.result, '{"n": 9}', 'each job has its own result')
+from fairq.finished_jobs as f join held as h using (job_id) where h.n = 9;
 select is(f.result, null, 'or none') from fairq.finished_jobs as f join held as h using (job_id) where h.n = 7;
 select is(fairq_test.state_of(h.job_id), 'running', 'what was too large runs on') from held as h where h.n = 8;
 select results_eq(
     $$ select o.outcome from held as h
        cross join fairq.complete_jobs(array[h.job_id, h.job_id, h.job_id], array[gen_random_uuid(), h.lease_token, h.lease_token]) as o
        where h.n = 8 $$,
-    array['lost', 'succeeded', 'already_succeeded'], 'a job named three times succeeds once, and each token is judged for itself'
+    array['lost', 'succeeded', 'already_succeeded'],
+    'a job named three times succeeds once, and each token is judged for itself'
 );
 select results_eq(
     $$ select o.outcome from held as h cross join held as p

@@ -42,7 +42,8 @@ begin
     set local role fairq_owner;
     for i in 1..p_times loop
         execute format(
-            'insert into fairq.%1$I (%2$s) select %2$s from jsonb_populate_record(null::fairq.%1$I, $1)', p_relation, v_columns
+            'insert into fairq.%1$I (%2$s) select %2$s from jsonb_populate_record(null::fairq.%1$I, $1)', p_relation,
+            v_columns
         ) using (select g.fields || p_change from good as g where g.relation = p_relation);
     end loop;
     raise exception 'stored' using errcode = 'QF999';
@@ -133,7 +134,8 @@ select results_eq(
 select set_eq(
     $$ select k.conname::text from pg_constraint as k
        where k.connamespace = 'fairq'::regnamespace and k.contype not in ('n', 'p') $$,
-    $$ select b.relation || '_' || b.rule from bad as b $$, 'every constraint is tested: a new one belongs into the list above'
+    $$ select b.relation || '_' || b.rule from bad as b $$,
+    'every constraint is tested: a new one belongs into the list above'
 );
 
 -- keys
@@ -148,7 +150,8 @@ select results_eq(
 select set_eq(
     $$ select c.relname::text from pg_class as c where c.relnamespace = 'fairq'::regnamespace and c.relkind = 'r'
        and not exists (select from pg_constraint as k where k.conrelid = c.oid and k.contype = 'p') $$,
-    array['flows', 'settlements'], 'every table has one but two: settlements are a bag, and flows are kept apart by the queue''s lock'
+    array['flows', 'settlements'],
+    'every table has one but two: settlements are a bag, and flows are kept apart by the queue''s lock'
 );
 
 -- nulls

@@ -51,7 +51,10 @@ insert into expected values
     ('stopped', 'created 0, claimed 1 by w, cancel_requested 1 by me, cancelled 1 by w'),
     ('revived', 'created 0, claimed 1 by w, dead 1 by w, revived 1 by me, claimed 1 by w, succeeded 1 by w'),
     ('moved', 'created 0, rescheduled 0 by me, claimed 1 by w');
-select is(fairq_test.timeline(j.job_id), replace(e.timeline, 'by me', 'by ' || session_user), 'the timeline of a job: ' || e.task)
+select is(
+    fairq_test.timeline(j.job_id), replace(e.timeline, 'by me', 'by ' || session_user),
+    'the timeline of a job: ' || e.task
+)
 from expected as e join jobs as j using (task);
 
 -- and whole
@@ -60,7 +63,8 @@ select is_empty(
      or e.details is null or e.created_at is null', 'every event says where, whose, what, which attempt and when'
 );
 select is_empty(
-    'select e.* from fairq.job_events as e where (e.actor is null) <> (e.event_type = ''created'')', 'and who, but for the creation'
+    'select e.* from fairq.job_events as e where (e.actor is null) <> (e.event_type = ''created'')',
+    'and who, but for the creation'
 );
 select is_empty(
     'select v.job_id from fairq.all_jobs as v where not exists (select from fairq.job_events as e where e.job_id = v.job_id and e.event_type = ''created'')',
@@ -76,16 +80,22 @@ select is_empty(
          select min(o.created_at) from fairq.job_events as o where o.job_id = e.job_id and o.event_type = ''created''
      )', 'nothing happens before the beginning'
 );
-select is(g.details, '{"error": {"message": "one", "length": 3}, "delay_seconds": 0.000}', 'a failure says why, and how long to wait')
+select is(
+    g.details, '{"error": {"message": "one", "length": 3}, "delay_seconds": 0.000}',
+    'a failure says why, and how long to wait'
+)
 from fairq.job_events as g where g.event_type = 'retry_scheduled';
 select is(
     g.details -> 'error' ->> 'code', 'LEASE_EXPIRED', 'an expiry has its code'
 )
 from fairq.job_events as g where g.event_type = 'lease_expired' and g.queue = 'expired';
-select is(g.details -> 'error' ->> 'message', 'two', 'a death has its last error') from fairq.job_events as g where g.event_type = 'dead' and g.queue = 'died';
+select is(g.details -> 'error' ->> 'message', 'two', 'a death has its last error')
+from fairq.job_events as g where g.event_type = 'dead' and g.queue = 'died';
 select is_empty(
-    'select e.* from fairq.job_events as e join running as r on e.details::text like ''%'' || r.lease_token || ''%''', 'no event has a token'
+    'select e.* from fairq.job_events as e join running as r on e.details::text like ''%'' || r.lease_token || ''%''',
+    'no event has a token'
 );
-select is(count(*), 0::bigint, 'a job that went well has cost no row of the log') from fairq.job_log as g where g.queue = 'good';
+select is(count(*), 0::bigint, 'a job that went well has cost no row of the log')
+from fairq.job_log as g where g.queue = 'good';
 
 select * from finish();

@@ -11,13 +11,18 @@ select is(fairq.release_expired_jobs('elsewhere'), 0, 'a lease of another queue 
 select is(fairq.release_expired_jobs('default'), 1, 'a lease that is over is ended');
 select results_eq(
     'select v.state, v.attempts, v.run_at from fairq.all_jobs as v join held as h using (job_id) where h.n = 1',
-    'select ''queued'', 1, h.run_at from held as h where h.n = 1', 'the job waits at its old place, the attempt counts'
+    'select ''queued'', 1, h.run_at from held as h where h.n = 1',
+    'the job waits at its old place, the attempt counts'
 );
 select is(
-    v.last_error, '{"code": "LEASE_EXPIRED", "message": "the lease of attempt 1 was over", "retryable": true}', 'with the reason'
+    v.last_error, '{"code": "LEASE_EXPIRED", "message": "the lease of attempt 1 was over", "retryable": true}',
+    'with the reason'
 )
 from fairq.all_jobs as v join held as h using (job_id) where h.n = 1;
-select is(fairq_test.timeline(h.job_id), 'created 0, claimed 1 by worker, lease_expired 1 by worker', 'the timeline knows') from held as h where h.n = 1;
+select is(
+    fairq_test.timeline(h.job_id), 'created 0, claimed 1 by worker, lease_expired 1 by worker', 'the timeline knows'
+)
+from held as h where h.n = 1;
 select is(fairq.release_expired_jobs(), 0, 'once is enough');
 
 -- the last attempt
@@ -27,11 +32,13 @@ select fairq_test.given_lease_over(s.job_id) from second as s;
 select is(fairq.release_expired_jobs(), 1, 'its last lease runs out');
 select results_eq(
     'select f.state, f.attempts, f.last_error ->> ''retryable'', f.lease_owner from fairq.finished_jobs as f join second using (job_id)',
-    $$ values ('dead', 2, 'false', 'worker') $$, 'and it is dead: a job that kills its workers does not go on for ever'
+    $$ values ('dead', 2, 'false', 'worker') $$,
+    'and it is dead: a job that kills its workers does not go on for ever'
 );
 select is(
     fairq_test.timeline(s.job_id),
-    'created 0, claimed 1 by worker, lease_expired 1 by worker, claimed 2 by worker, dead 2 by worker', 'the timeline has each attempt'
+    'created 0, claimed 1 by worker, lease_expired 1 by worker, claimed 2 by worker, dead 2 by worker',
+    'the timeline has each attempt'
 )
 from second as s;
 
@@ -43,14 +50,16 @@ select is(fairq_test.state_of(h.job_id), 'cancelled', 'is cancelled') from held 
 -- a claim does the same by itself
 select fairq_test.given_lease_over(h.job_id) from held as h where h.n in (3, 4);
 select results_eq(
-    'select c.job_id, c.attempt from fairq_test.claim(10) as c', 'select h.job_id, 2 from held as h where h.n in (3, 4) order by 1',
+    'select c.job_id, c.attempt from fairq_test.claim(10) as c',
+    'select h.job_id, 2 from held as h where h.n in (3, 4) order by 1',
     'a claim takes them back by itself, and hands them out again'
 );
 select fairq_test.given_lease_over(h.job_id) from held as h where h.n = 3;
 select fairq.cancel_job(h.job_id), fairq_test.given_lease_over(h.job_id) from held as h where h.n = 4;
 select is_empty('select * from fairq_test.claim(10)', 'also those that come to nothing');
 select results_eq(
-    'select v.state from fairq.all_jobs as v join held as h using (job_id) where h.n in (3, 4) order by h.n', array['dead', 'cancelled'],
+    'select v.state from fairq.all_jobs as v join held as h using (job_id) where h.n in (3, 4) order by h.n',
+    array['dead', 'cancelled'],
     'being dead, or cancelled'
 );
 select is(f.running, 0, 'the scheduler has counted every end') from fairq.flows as f;
@@ -61,11 +70,15 @@ create temp table many as select row_number() over () as n, c.* from fairq_test.
 update fairq.leases as l set started_at = '2000-01-01', lease_expires_at = clock_timestamp() - make_interval(secs => m.n)
 from many as m where l.job_id = m.job_id;
 select is(fairq.release_expired_jobs('limit', 2), 2, 'no more than the limit are ended');
-select set_eq('select m.n from many as m join fairq.leases using (job_id)', array[1, 2, 3]::bigint[], 'those first that are over the longest');
+select set_eq(
+    'select m.n from many as m join fairq.leases using (job_id)', array[1, 2, 3]::bigint[],
+    'those first that are over the longest'
+);
 select is(fairq.release_expired_jobs(), 3, 'without a queue: everywhere');
 
 select fairq_test.given_jobs('a', 2, q.queue) from (values ('left'), ('right')) as q(queue);
-create temp table sides as select c.* from (values ('left'), ('right')) as q(queue) cross join fairq_test.claim(2, q.queue) as c;
+create temp table sides as select c.* from (values ('left'), ('right')) as q(queue)
+cross join fairq_test.claim(2, q.queue) as c;
 select fairq_test.given_lease_over(s.job_id) from sides as s;
 select is(fairq.release_expired_jobs(p_limit => 3), 3, 'no more than the limit are ended, in however many queues');
 select is(fairq.release_expired_jobs(p_limit => 3), 1, 'the rest next time');
@@ -88,8 +101,11 @@ select results_eq(
 );
 select is(distinct_error, '{"code": "QUARANTINED", "sqlstate": "ZZ001"}', 'with the reason')
 from (select distinct f.last_error - 'message' as distinct_error from fairq.finished_jobs as f where f.queue = 'poison') as e;
-select is(max(length(f.last_error ->> 'message')), 2000, 'of bearable length') from fairq.finished_jobs as f where f.queue = 'poison';
-select is(min(fairq_test.timeline(p.job_id)), 'created 0, claimed 1 by worker, dead 1 by worker', 'which the timeline knows')
+select is(max(length(f.last_error ->> 'message')), 2000, 'of bearable length')
+from fairq.finished_jobs as f where f.queue = 'poison';
+select is(
+    min(fairq_test.timeline(p.job_id)), 'created 0, claimed 1 by worker, dead 1 by worker', 'which the timeline knows'
+)
 from poisoned as p where p.task = 'bad';
 select fairq_test.given_jobs('a', 1, 'poison', p_task => 'bad');
 create temp table poisoned_again as select * from fairq_test.claim(10, 'poison');
@@ -109,7 +125,10 @@ select is_empty('select from fairq.leases join orphan using (job_id)', 'is gone'
 select is_empty('select * from fairq_test.claim(1, ''orphan'')', 'and hands out nothing');
 
 -- refusals
-select fairq_test.refuses(format('select fairq.release_expired_jobs(p_limit => %s)', c.value), '22023', 'p_limit', 'refused: p_limit ' || c.value)
+select fairq_test.refuses(
+    format('select fairq.release_expired_jobs(p_limit => %s)', c.value), '22023', 'p_limit',
+    'refused: p_limit ' || c.value
+)
 from (values ('null'), ('0'), ('-1'), ('10001'), ('2147483647')) as c(value);
 select is(fairq.release_expired_jobs(p_limit => 10000), 0, 'the largest limit');
 

@@ -54,7 +54,10 @@ select is(fairq.promote_due_jobs(p_limit => 3), 3, 'no more than the limit are p
 select is(fairq.promote_due_jobs(p_limit => 3), 1, 'the rest next time');
 
 -- refusals
-select fairq_test.refuses(format('select fairq.promote_due_jobs(p_limit => %s)', c.value), '22023', 'p_limit', 'refused: p_limit ' || c.value)
+select fairq_test.refuses(
+    format('select fairq.promote_due_jobs(p_limit => %s)', c.value), '22023', 'p_limit',
+    'refused: p_limit ' || c.value
+)
 from (values ('null'), ('0'), ('-1'), ('10001'), ('2147483647')) as c(value);
 select is(fairq.promote_due_jobs(p_limit => 10000), 0, 'the largest limit');
 

@@ -10,7 +10,8 @@ select fairq.complete_job(h.job_id, h.lease_token) from held as h where h.task =
 select fairq.fail_job(h.job_id, h.lease_token, p_retry => false) from held as h where h.task = 'dead';
 insert into jobs
 select v.task, e.job_id from (values ('cancelled'), ('queued'), ('scheduled')) as v(task)
-cross join fairq.enqueue_job('a', v.task, p_key => v.task, p_delay => case v.task when 'scheduled' then interval '1 day' end) as e;
+cross
+join fairq.enqueue_job('a', v.task, p_key => v.task, p_delay => case v.task when 'scheduled' then interval '1 day' end) as e;
 select fairq.cancel_job(j.job_id) from jobs as j where j.task = 'cancelled';
 
 select is(fairq.prune(), 0, 'what has just ended stays');
@@ -25,8 +26,14 @@ select is(count(*), 2::bigint, 'the log knows of the ends that no other row tell
 select is(fairq.prune(), 3, 'then it goes: succeeded, dead and cancelled');
 select is_empty('select from fairq.finished_jobs', 'the jobs');
 select is_empty('select from fairq.job_log', 'and their log');
-select set_eq('select v.state from fairq.all_jobs as v', array['running', 'queued', 'scheduled'], 'what has not ended stays, however old it is');
-select is_empty($$ select from fairq.job_events as e join jobs using (job_id) where jobs.task = 'dead' $$, 'nothing is left of what went');
+select set_eq(
+    'select v.state from fairq.all_jobs as v', array['running', 'queued', 'scheduled'],
+    'what has not ended stays, however old it is'
+);
+select is_empty(
+    $$ select from fairq.job_events as e join jobs using (job_id) where jobs.task = 'dead' $$,
+    'nothing is left of what went'
+);
 select is(fairq.prune(), 0, 'once is enough');
 
 -- keys
@@ -35,18 +42,24 @@ select is(e.created, false, 'and still stands for it') from fairq.enqueue_job('a
 update fairq.job_keys as k set expires_at = clock_timestamp() where k.operation_key in ('dead', 'running');
 select is(fairq.prune(), 0, 'no job is old');
 select is(count(*), 4::bigint, 'but two keys have expired and go') from fairq.job_keys;
-select is(fairq_test.state_of(j.job_id), 'running', 'whose job may still run') from jobs as j where j.task = 'running';
+select is(fairq_test.state_of(j.job_id), 'running', 'whose job may still run')
+from jobs as j where j.task = 'running';
 
 -- a queue's own retention
 select fairq.set_queue('brief', p_retention => '0');
 select fairq.set_queue('long', p_retention => '3650 days');
 create temp table more as
-select q.queue, e.job_id from (values ('brief'), ('long'), ('default')) as q(queue) cross join fairq.enqueue_job('a', 't', p_queue => q.queue) as e;
+select q.queue, e.job_id
+from (values ('brief'), ('long'), ('default')) as q(queue)
+cross join fairq.enqueue_job('a', 't', p_queue => q.queue) as e;
 select fairq.cancel_job(m.job_id) from more as m;
 select is(fairq.prune(), 1, 'a queue that keeps nothing');
 select pg_temp.age('3649 days');
 select is(fairq.prune(), 1, 'one with the retention of all');
-select results_eq('select f.queue collate "default" from fairq.finished_jobs as f', array['long'], 'and one that keeps for ten years');
+select results_eq(
+    'select f.queue collate "default" from fairq.finished_jobs as f', array['long'],
+    'and one that keeps for ten years'
+);
 
 -- a revived job keeps its log
 create temp table revived as select e.job_id from fairq.enqueue_job('a', 't', p_queue => 'brief') as e;
@@ -60,7 +73,9 @@ select is(fairq.prune(2), 2, 'no more than the limit go');
 select is(fairq.prune(100000), 3, 'the rest goes next time');
 
 -- refusals
-select fairq_test.refuses(format('select fairq.prune(%s)', c.value), '22023', 'p_limit', 'refused: p_limit ' || c.value)
+select fairq_test.refuses(
+    format('select fairq.prune(%s)', c.value), '22023', 'p_limit', 'refused: p_limit ' || c.value
+)
 from (values ('null'), ('0'), ('-1'), ('100001'), ('2147483647')) as c(value);
 select fairq_test.as_role('fairq_worker');
 select throws_ok('select fairq.prune()', '42501', null, 'a worker may not make history disappear');

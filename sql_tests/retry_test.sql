@@ -2,7 +2,9 @@
 select plan(21);
 
 -- a dead job
-create temp table dead as select * from fairq.enqueue_job('a', 'work', '{"x": 1}', p_priority => 1, p_max_attempts => 2, p_key => 'k', p_cost => 2);
+create temp table dead as
+select *
+from fairq.enqueue_job('a', 'work', '{"x": 1}', p_priority => 1, p_max_attempts => 2, p_key => 'k', p_cost => 2);
 create temp table held as select * from fairq_test.claim();
 select fairq.fail_job(h.job_id, h.lease_token, 'x', '0') from held as h;
 create temp table second as select * from fairq_test.claim();
@@ -29,10 +31,12 @@ select is(
     fairq_test.timeline(d.job_id),
     'created 0, claimed 1 by worker, retry_scheduled 1 by worker, claimed 2 by worker, dead 2 by worker, '
     || format('revived 2 by %s, ', session_user)
-    || 'claimed 1 by worker, retry_scheduled 1 by worker, claimed 2 by worker, succeeded 2 by worker', 'the timeline has both lives'
+    || 'claimed 1 by worker, retry_scheduled 1 by worker, claimed 2 by worker, succeeded 2 by worker',
+    'the timeline has both lives'
 )
 from dead as d;
-select is(g.details, '{"from": "dead"}', 'and what it was revived from') from fairq.job_log as g where g.event_type = 'revived';
+select is(g.details, '{"from": "dead"}', 'and what it was revived from')
+from fairq.job_log as g where g.event_type = 'revived';
 select is(fairq.retry_job(d.job_id), 'succeeded', 'a job that has succeeded is not run again') from dead as d;
 
 -- a cancelled one

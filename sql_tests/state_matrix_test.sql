@@ -46,7 +46,10 @@ update cells as c set job = h.job
 from cells as o
 cross join lateral (select j as job from fairq_test.claim(1, (o.job).queue) as j where o.state not in ('scheduled', 'queued', 'cancelled')) as h
 where (o.job).job_id = (c.job).job_id;
-select is(count(*), (select count(*) from cells as c where c.state not in ('scheduled', 'queued', 'cancelled')), 'given every state: what runs, or has run')
+select is(
+    count(*), (select count(*) from cells as c where c.state not in ('scheduled', 'queued', 'cancelled')),
+    'given every state: what runs, or has run'
+)
 from fairq.leases;
 select fairq.complete_job((c.job).job_id, (c.job).lease_token) from cells as c where c.state = 'succeeded';
 select fairq.fail_job((c.job).job_id, (c.job).lease_token, p_retry => false) from cells as c where c.state = 'dead';
@@ -90,7 +93,8 @@ select is_empty(
 select is(count(*), 15 * 8::bigint, 'the table has no hole') from cells;
 
 -- and the books are right
-select fairq_test.claim(1, q.queue, p_tenant => 'nobody') from (select distinct (c.job).queue as queue from cells as c) as q;
+select fairq_test.claim(1, q.queue, p_tenant => 'nobody')
+from (select distinct (c.job).queue as queue from cells as c) as q;
 select is_empty(
     $$ select f.queue from fairq.flows as f
        where f.running <> (select count(*) from fairq.leases as l where l.queue = f.queue and l.tenant = f.tenant) $$,

@@ -3,7 +3,9 @@ select plan(37);
 
 select fairq_test.given_jobs(t.tenant, 2) from (values ('a'), ('b')) as t(tenant);
 
-select fairq_test.refuses(format('select fairq.claim_jobs(%s)', c.arguments), '22023', c.names, 'refused: ' || c.arguments)
+select fairq_test.refuses(
+    format('select fairq.claim_jobs(%s)', c.arguments), '22023', c.names, 'refused: ' || c.arguments
+)
 from (values
     ('''default''', 'p_owner'),
     ('''default'', null', 'p_owner'),
@@ -61,14 +63,22 @@ insert into fairq.access_grants (role_name, verb, queue, tenant) values
     ('fairq_test_a', 'claim', 'default', 'a'), ('fairq_test_none', 'claim', 'other', '*'),
     ('fairq_test_none', 'enqueue', '*', '*'), ('a role that is gone', 'claim', '*', '*');
 set local session authorization fairq_test_none;
-select is_empty('select * from fairq.claim_jobs(p_owner => ''w'')', 'a grant for another queue, or another verb, is none');
+select is_empty(
+    'select * from fairq.claim_jobs(p_owner => ''w'')', 'a grant for another queue, or another verb, is none'
+);
 set local session authorization fairq_test_a;
-select is_empty('select * from fairq.claim_jobs(p_owner => ''w'', p_tenant => ''b'')', 'a tenant that is not granted');
+select is_empty(
+    'select * from fairq.claim_jobs(p_owner => ''w'', p_tenant => ''b'')', 'a tenant that is not granted'
+);
 select results_eq(
-    'select c.tenant collate "default" from fairq.claim_jobs(p_owner => ''w'') as c', array['a', 'a'], 'what is granted, and nothing else'
+    'select c.tenant collate "default" from fairq.claim_jobs(p_owner => ''w'') as c', array['a', 'a'],
+    'what is granted, and nothing else'
 );
 set local session authorization default;
-select results_eq('select distinct l.caller from fairq.leases as l', array['fairq_test_a'], 'the lease belongs to the login that claimed');
+select results_eq(
+    'select distinct l.caller from fairq.leases as l', array['fairq_test_a'],
+    'the lease belongs to the login that claimed'
+);
 grant fairq_test_a to fairq_test_none;
 set local session authorization fairq_test_none;
 set local role fairq_test_a;

@@ -12,7 +12,9 @@ select * from fairq.enqueue_jobs('[
 ]');
 select results_eq('select ordinal from done', array[1, 2, 3, 4, 5], 'one row for each element, in input order');
 select results_eq('select distinct outcome from done', array['created'], 'all are created');
-select results_eq('select d.job_id from done as d', 'select d.job_id from done as d order by 1', 'ids rise in input order');
+select results_eq(
+    'select d.job_id from done as d', 'select d.job_id from done as d order by 1', 'ids rise in input order'
+);
 select results_eq(
     $$ select j.task, j.tenant collate "default", j.queue collate "default", j.payload, j.priority::integer, j.max_attempts, j.cost, j.state
        from done as d join fairq.jobs as j on j.job_id = d.job_id order by d.ordinal $$,
@@ -43,7 +45,8 @@ select results_eq(
 );
 select results_eq(
     'select k.job_id from keyed as k where k.ordinal in (4, 5)',
-    'select k.job_id from keyed as k cross join generate_series(1, 2) where k.ordinal = 2', 'both name the job that has the key'
+    'select k.job_id from keyed as k cross join generate_series(1, 2) where k.ordinal = 2',
+    'both name the job that has the key'
 );
 select is(count(*), 5::bigint, 'only what was created is stored')
 from fairq.jobs as j where j.job_id in (select k.job_id from keyed as k);
@@ -80,7 +83,8 @@ from (values
     (format('{"tenant": "d", "task": "t", "payload": {"x": "%s"}}', repeat('x', 262144)), '54000', 'p_payload')
 ) as c(element, code, names);
 select fairq_test.refuses(
-    format('select fairq.enqueue_jobs(%L)', format('[{"tenant": "d", "task": "t"}, %s]', c.element)), '22023', c.names,
+    format('select fairq.enqueue_jobs(%L)', format('[{"tenant": "d", "task": "t"}, %s]', c.element)), '22023',
+    c.names,
     'refused: ' || c.element
 )
 from (values
@@ -97,7 +101,9 @@ from (values
     ('{"tenant": "d", "task": "t", "delay": "99999999999 days"}', '99999999999 days'),
     ('{"tenant": "d", "task": "t", "cost": {}}', '{}')
 ) as c(element, names);
-select fairq_test.refuses(format('select fairq.enqueue_jobs(%s)', c.argument), '22023', 'p_jobs', 'refused: ' || c.argument)
+select fairq_test.refuses(
+    format('select fairq.enqueue_jobs(%s)', c.argument), '22023', 'p_jobs', 'refused: ' || c.argument
+)
 from (values
     ('null'), ('''[]'''), ('''{}'''), ('''"x"'''), ('''null'''),
     ('(select jsonb_agg(jsonb_build_object(''tenant'', ''d'', ''task'', ''t'')) from generate_series(1, 10001))')

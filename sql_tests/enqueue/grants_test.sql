@@ -13,24 +13,36 @@ grant execute on function fairq.enqueue_job(
 ) to fairq_test_narrow, fairq_test_none;
 grant execute on function fairq.enqueue_jobs(jsonb) to fairq_test_narrow;
 insert into fairq.access_grants (role_name, verb, queue, tenant) values
-    ('fairq_test_narrow', 'enqueue', 'q', 'a'), ('fairq_test_narrow', 'enqueue', 'q', 'b'), ('fairq_test_narrow', 'claim', '*', '*');
+    ('fairq_test_narrow', 'enqueue', 'q', 'a'), ('fairq_test_narrow', 'enqueue', 'q', 'b'),
+    ('fairq_test_narrow', 'claim', '*', '*');
 
 -- Acting as producer
 set local session authorization fairq_test_producer;
-select lives_ok('select fairq.enqueue_job(''anybody'', ''t'', p_queue => ''anywhere'')', 'a producer enqueues for every tenant, in every queue');
-select fairq_test.refuses('select fairq.enqueue_job(p_task => ''t'')', '22023', 'p_tenant', 'and has to say for whom');
+select lives_ok(
+    'select fairq.enqueue_job(''anybody'', ''t'', p_queue => ''anywhere'')',
+    'a producer enqueues for every tenant, in every queue'
+);
+select fairq_test.refuses(
+    'select fairq.enqueue_job(p_task => ''t'')', '22023', 'p_tenant', 'and has to say for whom'
+);
 
 -- Acting as tenant
 set local session authorization fairq_test_tenant;
-select fairq_test.refuses('select fairq.enqueue_job(p_task => ''t'')', '22023', 'p_tenant', 'a session without a tenant enqueues for nobody');
+select fairq_test.refuses(
+    'select fairq.enqueue_job(p_task => ''t'')', '22023', 'p_tenant', 'a session without a tenant enqueues for nobody'
+);
 select throws_ok('select fairq.enqueue_job(''a'', ''t'')', '42501', null, 'not even by naming one');
 set local app.tenant_id = 'a';
 select lives_ok('select fairq.enqueue_job(''a'', ''t'')', 'a tenant enqueues for itself');
 select lives_ok('select fairq.enqueue_job(p_task => ''own'')', 'it need not say so');
 select throws_ok('select fairq.enqueue_job(''b'', ''t'')', '42501', null, 'and for nobody else');
-select throws_ok('select fairq.enqueue_jobs(''[{"task": "t"}, {"tenant": "b", "task": "t"}]'')', '42501', null, 'in a batch neither');
+select throws_ok(
+    'select fairq.enqueue_jobs(''[{"task": "t"}, {"tenant": "b", "task": "t"}]'')', '42501', null,
+    'in a batch neither'
+);
 select results_eq(
-    'select outcome from fairq.enqueue_jobs(''[{"task": "t"}, {"tenant": "a", "task": "t"}]'')', array['created', 'created'],
+    'select outcome from fairq.enqueue_jobs(''[{"task": "t"}, {"tenant": "a", "task": "t"}]'')',
+    array['created', 'created'],
     'a batch for itself, said or not'
 );
 select set_eq('select distinct tenant from fairq.all_jobs', array['a'], 'all of it is its own');
@@ -39,12 +51,17 @@ select throws_ok('select fairq.enqueue_job(''a'', ''t'')', '42501', null, 'an em
 
 -- Acting as a role with two tenants in one queue, and as one that has it
 set local session authorization fairq_test_heir;
-select lives_ok('select fairq.enqueue_job(''a'', ''t'', p_queue => ''q'')', 'a grant counts for whoever has the role');
+select lives_ok(
+    'select fairq.enqueue_job(''a'', ''t'', p_queue => ''q'')', 'a grant counts for whoever has the role'
+);
 select lives_ok('select fairq.enqueue_job(''b'', ''t'', p_queue => ''q'')', 'each row of it');
-select throws_ok('select fairq.enqueue_job(''c'', ''t'', p_queue => ''q'')', '42501', null, 'another tenant is not granted');
+select throws_ok(
+    'select fairq.enqueue_job(''c'', ''t'', p_queue => ''q'')', '42501', null, 'another tenant is not granted'
+);
 select throws_ok('select fairq.enqueue_job(''a'', ''t'', p_queue => ''r'')', '42501', null, 'nor another queue');
 select throws_ok(
-    'select fairq.enqueue_jobs(''[{"tenant": "a", "task": "t", "queue": "q"}, {"tenant": "a", "task": "t", "queue": "r"}]'')', '42501', null,
+    'select fairq.enqueue_jobs(''[{"tenant": "a", "task": "t", "queue": "q"}, {"tenant": "a", "task": "t", "queue": "r"}]'')',
+    '42501', null,
     'nor in a batch, after one that is'
 );
 

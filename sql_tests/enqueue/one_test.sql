@@ -19,7 +19,8 @@ select is(fairq_test.timeline(f.job_id), 'created 0', 'its timeline begins') fro
 create temp table second as
 select * from fairq.enqueue_job(
     p_tenant => 'ä b', p_task => 'mail.send', p_payload => '{"to": ["x"], "n": 1e400}', p_queue => 'Mails "1"',
-    p_run_at => '2100-01-01', p_priority => 0, p_max_attempts => 1000, p_key => 'k', p_key_ttl => '1 hour', p_cost => 0.5
+    p_run_at => '2100-01-01', p_priority => 0, p_max_attempts => 1000, p_key => 'k', p_key_ttl => '1 hour',
+    p_cost => 0.5
 );
 select is(
     to_jsonb(j) - '{job_id, created_at, changed_xid}'::text[],
@@ -31,10 +32,19 @@ select is(
 from second as s join fairq.jobs as j on j.job_id = s.job_id;
 
 -- when it runs
-select is(fairq_test.state_of((fairq.enqueue_job('a', 't', p_run_at => '2000-01-01')).job_id), 'queued', 'a time that has passed: queued');
-select is(fairq_test.state_of((fairq.enqueue_job('a', 't', p_run_at => '294276-01-01')).job_id), 'scheduled', 'the last of times: scheduled');
+select is(
+    fairq_test.state_of((fairq.enqueue_job('a', 't', p_run_at => '2000-01-01')).job_id), 'queued',
+    'a time that has passed: queued'
+);
+select is(
+    fairq_test.state_of((fairq.enqueue_job('a', 't', p_run_at => '294276-01-01')).job_id), 'scheduled',
+    'the last of times: scheduled'
+);
 select is(fairq_test.state_of((fairq.enqueue_job('a', 't', p_delay => '0')).job_id), 'queued', 'no delay: queued');
-select is(fairq_test.state_of((fairq.enqueue_job('a', 't', p_delay => '3650 days')).job_id), 'scheduled', 'the longest delay: scheduled');
+select is(
+    fairq_test.state_of((fairq.enqueue_job('a', 't', p_delay => '3650 days')).job_id), 'scheduled',
+    'the longest delay: scheduled'
+);
 select ok(
     j.run_at - j.created_at = interval '90 seconds', 'a delay counts from the enqueue, by the clock of the server'
 )
@@ -44,11 +54,16 @@ from fairq.jobs as j where j.job_id = (select (fairq.enqueue_job('a', 't', p_del
 select fairq.set_queue('small', p_max_attempts => 2, p_payload_limit => 20);
 select is(j.max_attempts, 2, 'attempts not said are those of the queue')
 from fairq.jobs as j where j.job_id = (select (fairq.enqueue_job('a', 't', p_queue => 'small')).job_id);
-select is((fairq.enqueue_job('a', 't', '{"x": "0123456789a"}', 'small')).created, true, 'a payload of the longest length is taken');
+select is(
+    (fairq.enqueue_job('a', 't', '{"x": "0123456789a"}', 'small')).created, true,
+    'a payload of the longest length is taken'
+);
 
 -- arguments out of range: what is wrong is named
 create temp table before as select count(*) as jobs from fairq.jobs;
-select fairq_test.refuses(format('select fairq.enqueue_job(%s)', c.arguments), c.code, c.names, 'refused: ' || c.arguments)
+select fairq_test.refuses(
+    format('select fairq.enqueue_job(%s)', c.arguments), c.code, c.names, 'refused: ' || c.arguments
+)
 from (values
     ('null, ''t''', '22023', 'p_tenant'),
     ('p_task => ''t''', '22023', 'p_tenant'),
@@ -101,7 +116,8 @@ select is(count(*), 1::bigint, 'nor a key') from fairq.job_keys;
 
 -- the message says what is wrong, and what would be right
 select throws_ok(
-    'select fairq.enqueue_job(''a'', ''t'', p_priority => 9)', '22023', 'p_priority must be a number from 0 (first) to 3, not 9',
+    'select fairq.enqueue_job(''a'', ''t'', p_priority => 9)', '22023',
+    'p_priority must be a number from 0 (first) to 3, not 9',
     'a refusal names the argument, the rule and the value'
 );
 

@@ -126,7 +126,8 @@ as $fn$
     set lease_expires_at = clock_timestamp()
     where l.job_id = p_job_id
 $fn$;
-comment on function fairq_test.given_lease_over is 'The lease of a running job has just ended, and nobody has noticed yet.';
+comment on function fairq_test.given_lease_over is
+    'The lease of a running job has just ended, and nobody has noticed yet.';
 
 create function fairq_test.timeline(p_job_id bigint)
     returns text
@@ -160,4 +161,5 @@ begin
            end;
 end
 $fn$;
-comment on function fairq_test.refuses is 'An assertion: the call raises this code, and the message names what is wrong.';
+comment on function fairq_test.refuses is
+    'An assertion: the call raises this code, and the message names what is wrong.';
