@@ -232,9 +232,9 @@ comment on type fairq.tenant_stat is 'A row of tenant_stats().';
 --
 -- Tables
 --
--- Where a job is, is where its rows are: a job that waits has a row in jobs; while it runs it has a lease beside it; once
--- it has ended, its row is in finished_jobs instead. Nothing wide is rewritten on the way.
--- Every table's row-level security is on in the transaction that creates it.
+-- Where a job is, is where its rows are: a job that waits has a row in jobs; while it runs it has a lease beside it;
+-- once it has ended, its row is in finished_jobs instead. Nothing wide is rewritten on the way. Every table's row-level
+-- security is on in the transaction that creates it.
 
 -- jobs: left alone while a job waits and while it runs
 
@@ -392,7 +392,8 @@ create table fairq.job_log (
     created_at timestamptz not null,
     constraint job_log_pkey primary key (log_id),
     constraint job_log_event_known check (event_type in (
-        'retry_scheduled', 'lease_expired', 'released', 'dead', 'cancelled', 'cancel_requested', 'rescheduled', 'revived'
+        'retry_scheduled', 'lease_expired', 'released', 'dead', 'cancelled', 'cancel_requested', 'rescheduled',
+        'revived'
     )),
     constraint job_log_details_is_object check (jsonb_typeof(details) = 'object')
 );
@@ -641,7 +642,8 @@ comment on sequence fairq.dispatch_seq is 'Numbers dispatches in the order of th
 --
 -- Indexes, each under the name of the room that rides it
 --
--- Every hot read starts at a cursor, never at a dead beginning, and each statement is shaped so that one index serves it.
+-- Every hot read starts at a cursor, never at a dead beginning, and each statement is shaped so that one index serves
+-- it.
 
 -- claim: the head jobs of one tenant, from its head onwards
 create index jobs_claim_idx
@@ -694,49 +696,107 @@ comment on index fairq.settlements_look_idx is 'Ridden by _look: ended attempts 
 
 create view fairq.all_jobs with (security_invoker = true) as
 select
-    j.job_id, j.queue, j.tenant, j.task, j.payload, j.priority,
+    j.job_id,
+    j.queue,
+    j.tenant,
+    j.task,
+    j.payload,
+    j.priority,
     case when l.job_id is null then j.state else 'running' end as state,
     coalesce(l.attempt, j.attempts) as attempts,
-    j.max_attempts, j.run_at, j.cost, j.operation_key, j.last_error, j.created_at,
-    l.started_at, null::timestamptz as finished_at, l.lease_owner, l.cancel_requested_at, null::jsonb as result
+    j.max_attempts,
+    j.run_at,
+    j.cost,
+    j.operation_key,
+    j.last_error,
+    j.created_at,
+    l.started_at,
+    null::timestamptz as finished_at,
+    l.lease_owner,
+    l.cancel_requested_at,
+    null::jsonb as result
 from fairq.jobs as j
-left join fairq.leases as l on l.job_id = j.job_id
+left join fairq.leases as l on j.job_id = l.job_id
 union all
 select
-    f.job_id, f.queue, f.tenant, f.task, f.payload, f.priority,
+    f.job_id,
+    f.queue,
+    f.tenant,
+    f.task,
+    f.payload,
+    f.priority,
     f.state,
     f.attempts,
-    f.max_attempts, f.run_at, f.cost, f.operation_key, f.last_error, f.created_at,
-    f.started_at, f.finished_at, f.lease_owner, null::timestamptz, f.result
+    f.max_attempts,
+    f.run_at,
+    f.cost,
+    f.operation_key,
+    f.last_error,
+    f.created_at,
+    f.started_at,
+    f.finished_at,
+    f.lease_owner,
+    null::timestamptz as cancel_requested_at,
+    f.result
 from fairq.finished_jobs as f;
 
 comment on view fairq.all_jobs is 'One row per job, wherever it is, with its state as users think of it: scheduled, queued, running, succeeded, dead, cancelled.';
 
+-- created, claimed and succeeded come from the rows that hold the job; the log has the rest. An attempt that ended
+-- otherwise than well is in the log with its start: that is its claim.
 create view fairq.job_events with (security_invoker = true) as
-select j.job_id, j.queue, j.tenant, 'created' as event_type, 0 as attempt, null::text as actor, '{}'::jsonb as details, j.created_at
+select
+    j.job_id,
+    j.queue,
+    j.tenant,
+    e.event_type,
+    e.attempt,
+    e.actor,
+    '{}'::jsonb as details,
+    e.created_at
 from fairq.jobs as j
+left join fairq.leases as l on j.job_id = l.job_id
+cross join lateral (
+    values
+    ('created', 0, null, j.created_at),
+    ('claimed', l.attempt, l.lease_owner, l.started_at)
+) as e (event_type, attempt, actor, created_at)
+where e.created_at is not null
 union all
-select f.job_id, f.queue, f.tenant, 'created', 0, null, '{}', f.created_at
+select
+    f.job_id,
+    f.queue,
+    f.tenant,
+    e.event_type,
+    e.attempt,
+    e.actor,
+    '{}'::jsonb as details,
+    e.created_at
 from fairq.finished_jobs as f
+cross join lateral (
+    values
+    ('created', 0, null, f.created_at, true),
+    ('claimed', f.attempts, f.lease_owner, f.started_at, f.state = 'succeeded'),
+    ('succeeded', f.attempts, f.lease_owner, f.finished_at, f.state = 'succeeded')
+) as e (event_type, attempt, actor, created_at, happened)
+where e.happened
 union all
--- an attempt that runs, one that succeeded, and those that ended otherwise
-select l.job_id, l.queue, l.tenant, 'claimed', l.attempt, l.lease_owner, '{}', l.started_at
-from fairq.leases as l
-union all
-select f.job_id, f.queue, f.tenant, 'claimed', f.attempts, f.lease_owner, '{}', f.started_at
-from fairq.finished_jobs as f
-where f.state = 'succeeded'
-union all
-select g.job_id, g.queue, g.tenant, 'claimed', g.attempt, g.actor, '{}', g.started_at
+select
+    g.job_id,
+    g.queue,
+    g.tenant,
+    e.event_type,
+    g.attempt,
+    g.actor,
+    e.details,
+    e.created_at
 from fairq.job_log as g
-where g.started_at is not null
-union all
-select f.job_id, f.queue, f.tenant, 'succeeded', f.attempts, f.lease_owner, '{}', f.finished_at
-from fairq.finished_jobs as f
-where f.state = 'succeeded'
-union all
-select g.job_id, g.queue, g.tenant, g.event_type, g.attempt, g.actor, g.details, g.created_at
-from fairq.job_log as g;
+cross join lateral (
+    values
+    ('claimed', '{}'::jsonb, g.started_at),
+    (g.event_type, g.details, g.created_at)
+) as e (event_type, details, created_at)
+where e.created_at is not null;
 
 comment on view fairq.job_events is 'The whole timeline of every job. created, claimed and succeeded come from the rows that hold the job, so that a job that goes well costs no extra write. Order by created_at, attempt.';
 
@@ -760,7 +820,8 @@ as $fn$
 $fn$;
 comment on function fairq.current_tenant_id() is 'The tenant this session acts for: the setting app.tenant_id, null when there is none. It trusts the connection to say so: use it where your own code opens the connection.';
 revoke all on function fairq.current_tenant_id() from public;
-grant execute on function fairq.current_tenant_id() to fairq_owner, fairq_api, fairq_worker, fairq_producer, fairq_tenant, fairq_operator;
+grant execute on function fairq.current_tenant_id(
+) to fairq_owner, fairq_api, fairq_worker, fairq_producer, fairq_tenant, fairq_operator;
 
 --
 -- schema/policies.sql
@@ -903,10 +964,18 @@ grant update (state) on fairq.finished_jobs to fairq_api;
 grant select, insert on fairq.job_log to fairq_api;
 grant select, insert on fairq.job_keys to fairq_api;
 grant update (job_id, payload_hash, expires_at) on fairq.job_keys to fairq_api;
-grant select, insert, update on fairq.queues to fairq_api;
-grant select, insert, update on fairq.tenants to fairq_api;
-grant select, insert, update on fairq.flows to fairq_api;
-grant select, insert, update on fairq.schedulers to fairq_api;
+grant select, insert on fairq.queues to fairq_api;
+grant update (
+    paused, default_lease, longest_lease, max_attempts, backoff_base, backoff_cap, backoff_jitter, payload_limit,
+    key_ttl, retention, notify
+) on fairq.queues to fairq_api;
+grant select, insert on fairq.tenants to fairq_api;
+grant update (weight, max_running, paused) on fairq.tenants to fairq_api;
+grant select, insert on fairq.flows to fairq_api;
+grant update (weight, max_running, paused, vtime, running, head_at, head_id, served, stamp) on fairq.flows to fairq_api;
+grant select, insert on fairq.schedulers to fairq_api;
+-- only so that its rows may be locked; the policy lets no update through
+grant update (queue) on fairq.schedulers to fairq_api;
 grant select, insert, delete on fairq.ticks to fairq_api;
 grant select, insert, delete on fairq.settlements to fairq_api;
 grant select on fairq.access_grants to fairq_api;
@@ -919,7 +988,8 @@ grant select (
     job_id, queue, tenant, task, payload, priority, state, attempts, max_attempts, run_at, cost, operation_key,
     last_error, created_at
 ) on fairq.jobs to fairq_tenant;
-grant select (job_id, queue, tenant, lease_owner, attempt, started_at, cancel_requested_at) on fairq.leases to fairq_tenant;
+grant select (job_id, queue, tenant, lease_owner, attempt, started_at, cancel_requested_at) on fairq.leases
+to fairq_tenant;
 grant select (
     job_id, queue, tenant, task, payload, priority, state, attempts, max_attempts, run_at, cost, operation_key,
     last_error, created_at, started_at, finished_at, lease_owner, result
@@ -987,7 +1057,8 @@ as $fn$
 $fn$;
 comment on function fairq.schema_version() is 'The schema version installed here: the number of the last migration.';
 revoke all on function fairq.schema_version() from public;
-grant execute on function fairq.schema_version() to fairq_api, fairq_worker, fairq_producer, fairq_tenant, fairq_operator;
+grant execute on function fairq.schema_version(
+) to fairq_api, fairq_worker, fairq_producer, fairq_tenant, fairq_operator;
 
 --
 -- schema/functions/append_only.sql
@@ -1190,6 +1261,39 @@ $fn$;
 comment on function fairq._check_span(text, interval, interval, interval) is 'Raises 22023 for an interval out of range. Internal.';
 revoke all on function fairq._check_span(text, interval, interval, interval) from public;
 
+create or replace function fairq._check_delay(p_delay interval)
+    returns void
+    language plpgsql
+    set search_path = pg_catalog, pg_temp
+as $fn$
+-- Raises: 22023 for a delay that is given and negative, infinite or longer than ten years.
+begin
+    if p_delay is not null then
+        perform fairq._check_span('p_delay', p_delay, interval '0', interval '3650 days');
+    end if;
+end
+$fn$;
+comment on function fairq._check_delay(interval) is 'Raises 22023 for a delay out of range. Internal.';
+revoke all on function fairq._check_delay(interval) from public;
+
+create or replace function fairq._check_held(p_job_id bigint, p_token uuid)
+    returns void
+    language plpgsql
+    set search_path = pg_catalog, pg_temp
+as $fn$
+-- Raises: 22023 for a null: a worker that lost its job's id or token must hear it, not that the lease is lost.
+begin
+    if p_job_id is null then
+        perform fairq._refuse('p_job_id', null, 'the id of a claimed job');
+    end if;
+    if p_token is null then
+        perform fairq._refuse('p_token', null, 'the lease_token of a claimed job');
+    end if;
+end
+$fn$;
+comment on function fairq._check_held(bigint, uuid) is 'Raises 22023 for the id and token of a single verb. Internal.';
+revoke all on function fairq._check_held(bigint, uuid) from public;
+
 create or replace function fairq._check_batch(p_job_ids bigint[], p_tokens uuid[])
     returns void
     language plpgsql
@@ -1202,6 +1306,13 @@ begin
         perform fairq._refuse(
             'p_job_ids and p_tokens', format('%s and %s elements', cardinality(p_job_ids), cardinality(p_tokens)),
             'two arrays of one length, from 1 to 1000'
+        );
+    end if;
+    if array_ndims(p_job_ids) <> 1 or array_lower(p_job_ids, 1) <> 1
+       or array_ndims(p_tokens) <> 1 or array_lower(p_tokens, 1) <> 1 then
+        perform fairq._refuse(
+            'p_job_ids and p_tokens', format('%s and %s', array_dims(p_job_ids), array_dims(p_tokens)),
+            'arrays of one dimension, counted from 1'
         );
     end if;
     if array_position(p_job_ids, null) is not null or array_position(p_tokens, null) is not null then
@@ -1378,8 +1489,8 @@ create or replace function fairq._caller()
 as $fn$
 -- Inside a definer function current_user is fairq_api; the caller is the role it had set, or its login.
 --
--- plpgsql, here and in other helpers of one expression: its plans are kept, those of SQL functions that cannot be inlined
--- are made anew in each transaction before PostgreSQL 18.
+-- plpgsql, here and in other helpers of one expression: its plans are kept, those of SQL functions that cannot be
+-- inlined are made anew in each transaction before PostgreSQL 18.
 begin
     return case when current_setting('role') = 'none' then session_user::text else current_setting('role') end;
 end
@@ -1484,6 +1595,35 @@ comment on function fairq.set_tenant(text, text, double precision, integer, bool
 revoke all on function fairq.set_tenant(text, text, double precision, integer, boolean) from public;
 grant execute on function fairq.set_tenant(text, text, double precision, integer, boolean) to fairq_operator;
 
+create or replace function fairq._check_settings(p_new fairq.queues)
+    returns void
+    language plpgsql
+    set search_path = pg_catalog, pg_temp
+as $fn$
+-- The rules of the table's constraints, told by the names of the arguments.
+--
+-- Raises: 22023 for the first setting that is out of its range, given the others.
+begin
+    perform fairq._check_span('p_longest_lease', p_new.longest_lease, interval '1 microsecond', interval '7 days');
+    perform fairq._check_span('p_default_lease', p_new.default_lease, interval '1 microsecond', p_new.longest_lease);
+    if p_new.max_attempts not between 1 and 1000 then
+        perform fairq._refuse('p_max_attempts', p_new.max_attempts::text, 'a number from 1 to 1000');
+    end if;
+    perform fairq._check_span('p_backoff_cap', p_new.backoff_cap, interval '0', interval '365 days');
+    perform fairq._check_span('p_backoff_base', p_new.backoff_base, interval '0', p_new.backoff_cap);
+    if p_new.backoff_jitter not between 0 and 1 then
+        perform fairq._refuse('p_backoff_jitter', p_new.backoff_jitter::text, 'a share from 0 to 1');
+    end if;
+    if p_new.payload_limit not between 2 and 67108864 then
+        perform fairq._refuse('p_payload_limit', p_new.payload_limit::text, 'a number of bytes from 2 to 67108864');
+    end if;
+    perform fairq._check_span('p_key_ttl', p_new.key_ttl, interval '1 microsecond', interval '3650 days');
+    perform fairq._check_span('p_retention', p_new.retention, interval '0', interval '3650 days');
+end
+$fn$;
+comment on function fairq._check_settings(fairq.queues) is 'Raises 22023 for a setting out of range. Internal.';
+revoke all on function fairq._check_settings(fairq.queues) from public;
+
 create or replace function fairq.set_queue(
     p_queue          text,
     p_paused         boolean default null,
@@ -1508,8 +1648,7 @@ as $fn$
 -- Locks:  the queue's row in queues, which no claim ever waits for.
 -- Raises: 22023 for a setting out of range.
 declare
-    v_new        fairq.queues;
-    v_constraint text;
+    v_new fairq.queues;
 begin
     if p_queue is distinct from '*' then
         perform fairq._check_name('p_queue', p_queue, 200);
@@ -1527,6 +1666,7 @@ begin
     v_new.key_ttl        := coalesce(p_key_ttl, v_new.key_ttl);
     v_new.retention      := coalesce(p_retention, v_new.retention);
     v_new.notify         := coalesce(p_notify, v_new.notify);
+    perform fairq._check_settings(v_new);
 
     insert into fairq.queues as q select v_new.*
     on conflict (queue) do update
@@ -1535,14 +1675,17 @@ begin
       = (excluded.paused, excluded.default_lease, excluded.longest_lease, excluded.max_attempts, excluded.backoff_base,
          excluded.backoff_cap, excluded.backoff_jitter, excluded.payload_limit, excluded.key_ttl, excluded.retention,
          excluded.notify);
-exception when check_violation then
-    get stacked diagnostics v_constraint = constraint_name;
-    perform fairq._refuse('setting of queue ' || p_queue, v_new::text, 'in range (' || v_constraint || ')');
 end
 $fn$;
 comment on function fairq.set_queue(text, boolean, interval, interval, integer, interval, interval, double precision, integer, interval, interval, boolean) is 'Changes the settings given of a queue, or of all queues without settings of their own (*).';
-revoke all on function fairq.set_queue(text, boolean, interval, interval, integer, interval, interval, double precision, integer, interval, interval, boolean) from public;
-grant execute on function fairq.set_queue(text, boolean, interval, interval, integer, interval, interval, double precision, integer, interval, interval, boolean) to fairq_operator;
+revoke all on function fairq.set_queue(
+    text, boolean, interval, interval, integer, interval, interval, double precision, integer, interval, interval,
+    boolean
+) from public;
+grant execute on function fairq.set_queue(
+    text, boolean, interval, interval, integer, interval, interval, double precision, integer, interval, interval,
+    boolean
+) to fairq_operator;
 
 --
 -- schema/functions/enqueue.sql
@@ -1560,23 +1703,20 @@ create or replace function fairq._check_job(p_job fairq.new_job, p_settings fair
 as $fn$
 -- The job, with what its queue's settings say where it says nothing.
 --
--- Raises: 22023 for the first argument that is out of its range.
+-- Raises: 22023 for the first argument that is out of its range; 54000 for a payload over the queue's limit.
 begin
     perform fairq._check_name('p_task', p_job.task, 200);
     if p_job.payload is null or jsonb_typeof(p_job.payload) <> 'object' then
         perform fairq._refuse('p_payload', jsonb_typeof(p_job.payload), 'a JSON object');
     end if;
     if octet_length(p_job.payload::text) > p_settings.payload_limit then
-        perform fairq._refuse(
-            'p_payload', octet_length(p_job.payload::text) || ' bytes', 'at most ' || p_settings.payload_limit || ' bytes'
-        );
+        raise exception 'p_payload has % bytes, its queue allows %', octet_length(p_job.payload::text), p_settings.payload_limit
+            using errcode = '54000', hint = 'Store it elsewhere and enqueue a reference to it.';
     end if;
     if p_job.run_at is not null and (not isfinite(p_job.run_at) or p_job.delay is not null) then
         perform fairq._refuse('p_run_at', p_job.run_at::text, 'finite, and given without p_delay');
     end if;
-    if p_job.delay is not null then
-        perform fairq._check_span('p_delay', p_job.delay, interval '0', interval '3650 days');
-    end if;
+    perform fairq._check_delay(p_job.delay);
     if p_job.priority is null or p_job.priority not between 0 and 3 then
         perform fairq._refuse('p_priority', p_job.priority::text, 'a number from 0 (first) to 3');
     end if;
@@ -1729,7 +1869,8 @@ as $fn$
 -- none -> queued, scheduled
 --
 -- Locks:  none, but for the key: a second producer of the same one waits for the first.
--- Raises: 22023 for a bad argument; 42501 for a tenant or queue not granted; QF002 for a key in use for another payload.
+-- Raises: 22023 for a bad argument; 54000 for a payload over the queue's limit; 42501 for a tenant or queue not granted;
+--         QF002 for a key in use for another payload.
 declare
     v_settings fairq.queues;
     v_job      fairq.new_job;
@@ -1758,8 +1899,12 @@ begin
 end
 $fn$;
 comment on function fairq.enqueue_job(text, text, jsonb, text, timestamptz, interval, integer, integer, text, interval, double precision) is 'Enqueues a job for a tenant (without p_tenant: the session''s own), to run at once, at p_run_at or after p_delay. p_priority 0 goes first within the tenant. p_key makes it idempotent for p_key_ttl: used again, it returns the first job.';
-revoke all on function fairq.enqueue_job(text, text, jsonb, text, timestamptz, interval, integer, integer, text, interval, double precision) from public;
-grant execute on function fairq.enqueue_job(text, text, jsonb, text, timestamptz, interval, integer, integer, text, interval, double precision) to fairq_producer, fairq_tenant;
+revoke all on function fairq.enqueue_job(
+    text, text, jsonb, text, timestamptz, interval, integer, integer, text, interval, double precision
+) from public;
+grant execute on function fairq.enqueue_job(
+    text, text, jsonb, text, timestamptz, interval, integer, integer, text, interval, double precision
+) to fairq_producer, fairq_tenant;
 
 create or replace function fairq._read_jobs(p_jobs jsonb)
     returns fairq.new_job[]
@@ -1800,6 +1945,9 @@ begin
         from jsonb_array_elements(p_jobs) with ordinality as e(job)
         cross join lateral jsonb_populate_record(null::fairq.new_job, e.job) as r
     );
+exception when invalid_text_representation or invalid_datetime_format or datetime_field_overflow
+               or interval_field_overflow or numeric_value_out_of_range then
+    perform fairq._refuse('p_jobs', sqlerrm, 'objects with values of the types that enqueue_job() takes');
 end
 $fn$;
 comment on function fairq._read_jobs(jsonb) is 'Reads the argument of enqueue_jobs(). Internal.';
@@ -1834,8 +1982,8 @@ begin
         p_jobs[v_at] := fairq._check_job(v_job, v_settings);
     end loop;
     return p_jobs;
-exception when invalid_parameter_value then
-    raise exception 'element % of p_jobs: %', v_at, sqlerrm using errcode = '22023', hint = 'Nothing was enqueued.';
+exception when invalid_parameter_value or program_limit_exceeded then
+    raise exception 'element % of p_jobs: %', v_at, sqlerrm using errcode = sqlstate, hint = 'Nothing was enqueued.';
 end
 $fn$;
 comment on function fairq._check_jobs(fairq.new_job[]) is 'Checks the elements of enqueue_jobs(). Internal.';
@@ -1919,7 +2067,8 @@ create or replace function fairq._promote_due(
 as $fn$
 -- scheduled -> queued, inside a claim: what is due goes straight into its look.
 --
--- changed_xid stays as it is, so that no later look reads the job again; and a job that no look has read yet waits for one.
+-- changed_xid stays as it is, so that no later look reads the job again; and a job that no look has read yet waits for
+-- one.
 -- Locks:  jobs' rows, skipping those held by others.
 -- Index:  jobs_promote_idx, from the promote floor.
 declare
@@ -2107,7 +2256,8 @@ as $fn$
 -- Locks:  leases' rows, skipping those held by others, then their jobs' rows.
 -- Index:  leases_expire_idx, from the expire floor.
 declare
-    v_moved fairq.moved := row('{}'::fairq.news[], greatest(p_tick.expire_floor, p_now))::fairq.moved;
+    -- never beyond the clock, which may have been set back: the leases that come now end after it, and only after it
+    v_moved fairq.moved := row('{}'::fairq.news[], p_now)::fairq.moved;
     v_lease fairq.leases;
     v_left  timestamptz;
 begin
@@ -2202,10 +2352,78 @@ grant execute on function fairq.release_expired_jobs(text, integer) to fairq_wor
 --
 -- the scheduler: who goes next
 --
--- One step, inside the claim that needs it, under the queue's lock. _dispatch() is the step; the others are its parts in
--- the order in which it takes them: lock, remember, look, promote and expire (in their own files), apply, pick, lease,
--- charge, write down. The rule is start-time fair queueing (Goyal, Vin, Cheng 1996), one flow for each tenant, tagged when
--- a job is claimed; docs/rooms.md says it in words.
+-- One step, inside the claim that needs it, under the queue's lock. _dispatch() is the step; the others are its parts
+-- in the order in which it takes them: lock, remember, look, promote and expire (in their own files), apply, pick,
+-- lease, charge, write down. The rule is start-time fair queueing (Goyal, Vin, Cheng 1996), one flow for each tenant,
+-- tagged when a job is claimed; docs/rooms.md says it in words.
+
+create or replace function fairq._lock_holders(p_queue text)
+    returns text
+    language sql
+    stable
+    set search_path = pg_catalog, pg_temp
+as $fn$
+    -- Which session holds the queue's lock, for the message of one that could not have it. The row names the transaction
+    -- that locked it; after a wait that is a subtransaction, which no view knows. Then: who has a lock on a row of the table
+    -- and waits for none.
+    select coalesce(
+        (
+            select string_agg(distinct l.pid::text, ', ')
+            from fairq.schedulers as s
+            join pg_locks as l on l.transactionid = s.xmax and l.granted
+            where s.queue = p_queue
+        ),
+        (
+            select string_agg(distinct l.pid::text, ', ')
+            from pg_locks as l
+            where l.relation = 'fairq.schedulers'::regclass and l.mode = 'RowShareLock' and l.pid <> pg_backend_pid()
+              and l.database = (select d.oid from pg_database as d where d.datname = current_database())
+              and not exists (select from pg_locks as w where w.pid = l.pid and not w.granted)
+        )
+    )
+$fn$;
+comment on function fairq._lock_holders(text) is 'Who holds the queue''s lock. Internal.';
+revoke all on function fairq._lock_holders(text) from public;
+
+create or replace function fairq._wait_for_queue(p_queue text, p_until timestamptz)
+    returns boolean
+    language plpgsql
+    set search_path = pg_catalog, pg_temp
+as $fn$
+-- Waits for the queue's lock, a little: true when it has it, false when it may be free now.
+--
+-- A holder that rolls back to a savepoint has let go of the lock, but who waits for it waits for the whole transaction, and
+-- whoever comes next waits behind: also that holder, when it claims again, and that is a deadlock. So nobody waits longer
+-- than half of the shortest sensible deadlock_timeout before looking again; a lock that is let go of wakes its waiter at once.
+declare
+    v_timeout  text := current_setting('lock_timeout');
+    v_left     interval := p_until - clock_timestamp();
+begin
+    perform set_config(
+        'lock_timeout', greatest(1, least(50, ceil(extract(epoch from v_left) * 1000)))::integer || 'ms', true
+    );
+    insert into fairq.schedulers (queue) values (p_queue) on conflict (queue) do nothing;
+    perform from fairq.schedulers as s where s.queue = p_queue for update;
+    if not found then
+        -- a lock that is not taken and says nothing is the worst of all
+        raise exception 'the lock of queue % could not be taken', p_queue using errcode = '55000';
+    end if;
+    perform set_config('lock_timeout', v_timeout, true);
+    return true;
+exception when lock_not_available then
+    -- what was set here is undone with the rest of the block
+    if clock_timestamp() < p_until then
+        return false;
+    end if;
+    raise exception 'the lock of queue % was not free in time', p_queue
+        using
+            errcode = '55P03',
+            detail = format('Held by process %s.', coalesce(fairq._lock_holders(p_queue), 'unknown')),
+            hint = 'A claim holds it until its transaction ends: claim in a transaction of its own, and try again.';
+end
+$fn$;
+comment on function fairq._wait_for_queue(text, timestamptz) is 'Waits for the queue''s lock. Internal.';
+revoke all on function fairq._wait_for_queue(text, timestamptz) from public;
 
 create or replace function fairq._lock_queue(p_queue text)
     returns void
@@ -2217,34 +2435,22 @@ as $fn$
 -- Locks:  the queue's row in schedulers; waits at most 10 s, or the caller's lock_timeout.
 -- Raises: 55P03 when it was not free in time, saying which session holds it.
 declare
-    v_timeout text := current_setting('lock_timeout');
+    v_patience interval := current_setting('lock_timeout');
+    v_until    timestamptz;
 begin
-    perform from fairq.schedulers as s where s.queue = p_queue for update skip locked;
-    if found then
-        return;
-    end if;
+    loop
+        -- outside the block below, which is a subtransaction: pg_locks knows a holder by its transaction only
+        perform from fairq.schedulers as s where s.queue = p_queue for update skip locked;
+        if found then
+            return;
+        end if;
 
-    if v_timeout = '0' then
-        perform set_config('lock_timeout', '10s', true);
-    end if;
-    insert into fairq.schedulers (queue) values (p_queue) on conflict (queue) do nothing;
-    perform from fairq.schedulers as s where s.queue = p_queue for update;
-    if not found then
-        -- a lock that is not taken and says nothing is the worst of all
-        raise exception 'the lock of queue % could not be taken', p_queue using errcode = '55000';
-    end if;
-    perform set_config('lock_timeout', v_timeout, true);
-exception when lock_not_available then
-    raise exception 'the lock of queue % was not free in time', p_queue
-        using
-            errcode = '55P03',
-            detail = format('Held by process %s.', coalesce((
-                select string_agg(l.pid::text, ', ')
-                from fairq.schedulers as s
-                join pg_locks as l on l.transactionid = s.xmax and l.granted
-                where s.queue = p_queue
-            ), 'unknown')),
-            hint = 'A claim holds it until its transaction ends: claim in a transaction of its own, and try again.';
+        v_until := coalesce(
+            v_until,
+            clock_timestamp() + case when v_patience = interval '0' then interval '10 seconds' else v_patience end
+        );
+        exit when fairq._wait_for_queue(p_queue, v_until);
+    end loop;
 end
 $fn$;
 comment on function fairq._lock_queue(text) is 'Takes the queue''s lock. Internal.';
@@ -2296,12 +2502,18 @@ begin
         update fairq.jobs as j set changed_xid = '3' where j.queue = p_queue;
         -- its trigger stamps this transaction
         update fairq.tenants as t set weight = t.weight where t.queue = p_queue;
+        -- an attempt that ends meanwhile waits for its job's row, which the first statement has changed
         delete from fairq.settlements as s where s.queue = p_queue;
         update fairq.flows as f
         set
             stamp   = f.stamp + 1,
             running = (select count(*) from fairq.leases as l where l.queue = f.queue and l.tenant = f.tenant)
         where f.queue = p_queue;
+    else
+        -- restored before they were ever claimed: transactions that are still to come here, though not those of other rows
+        update fairq.jobs as j set changed_xid = '3'
+        where j.queue = p_queue and j.changed_xid <> pg_current_xact_id()
+          and j.changed_xid >= pg_snapshot_xmax(pg_current_snapshot());
     end if;
 
     return row(
@@ -2321,9 +2533,9 @@ create or replace function fairq._look(p_tick fairq.ticks, p_snap pg_snapshot, p
 as $fn$
 -- What was committed since the last tick, each change exactly once: what its snapshot had not seen and p_snap has.
 --
--- A transaction's own changes are in neither list of its own snapshot, so they are left to the next look, which knows the
--- tick's own_xid. Ended attempts are deleted as they are read: that alone makes them read once.
--- Places are lower bounds: the least time and the least id of the jobs of one tenant and priority.
+-- A transaction's own changes are in neither list of its own snapshot, so they are left to the next look, which knows
+-- the tick's own_xid. Ended attempts are deleted as they are read: that alone makes them read once. Places are lower
+-- bounds: the least time and the least id of the jobs of one tenant and priority.
 -- Index:  jobs_look_idx, settlements_look_idx, tenants_look_idx.
 declare
     v_since xid8 := pg_snapshot_xmax(p_tick.seen);
@@ -2434,7 +2646,8 @@ create or replace function fairq._apply(p_queue text, p_news fairq.news[], p_vir
     language plpgsql
     set search_path = pg_catalog, pg_temp
 as $fn$
--- Writes the news into the flows, all of one tenant's in one update; returns the first place of a flow that is then eligible.
+-- Writes the news into the flows, all of one tenant's in one update; returns the first place of a flow that is then
+-- eligible.
 --
 -- R2:     a flow that becomes backlogged starts no lower than the virtual time. Its debt is kept.
 -- R11:    one that was held up (cap, pause) and no longer is starts at most one job below it.
@@ -2539,8 +2752,8 @@ as $fn$
 -- The next jobs in order, as many as are wanted or as one pass can be sure of; and the flows found empty on the way.
 -- Null when no flow is eligible. Nothing is written or locked.
 --
--- Fair:   start tags. A flow's nth job has the tag vtime + (n - 1) * charge; the least tags go first, ties by charge, by
---         how often the flow has been picked in this pass, by who was served longest ago, by name. Of each flow only the
+-- Fair:   start tags. A flow's nth job has the tag vtime + (n - 1) * charge; the least tags go first, ties by charge,
+--         by how often the flow has been picked in this pass, by who was served longest ago, by name. Of each flow only the
 --         first few jobs are read; one that has more bounds the pass: nothing at or above its next tag may be chosen yet.
 --         Some flows read may turn out empty, so the flows not read bound it too.
 -- Index:  flows_pick_idx from the floor, or flows_key_idx for the tenants named; jobs_claim_idx from each flow's heads.
@@ -2660,7 +2873,8 @@ comment on function fairq._pick(fairq.ticks, pg_snapshot, xid8, integer, text[],
 revoke all on function fairq._pick(fairq.ticks, pg_snapshot, xid8, integer, text[], bigint[]) from public;
 
 create or replace function fairq._lease(
-    p_queue text, p_picks fairq.pick[], p_dispatch bigint, p_owner text, p_caller text, p_now timestamptz, p_lease interval
+    p_queue text, p_picks fairq.pick[], p_dispatch bigint, p_owner text, p_caller text, p_now timestamptz,
+    p_lease interval
 )
     returns setof fairq.claimed_job
     language plpgsql
@@ -2677,7 +2891,10 @@ begin
             j.created_at, gen_random_uuid() as lease_token
         from unnest(p_picks) as p
         cross join lateral (
-            select jj.* from fairq.jobs as jj where jj.ctid = p.job_row for key share skip locked
+            -- its state once more: a lock follows the row to a version that the pick has not seen
+            select jj.* from fairq.jobs as jj
+            where jj.ctid = p.job_row and jj.state = 'queued'
+            for key share skip locked
         ) as j
         where p.turn is not null
     ), complete as materialized (
@@ -2725,7 +2942,8 @@ create or replace function fairq._charge(p_picks fairq.pick[], p_dispatch bigint
     language plpgsql
     set search_path = pg_catalog, pg_temp
 as $fn$
--- Moves each picked flow past its jobs: charged, counted, its heads at the next one. A flow found empty only loses its heads.
+-- Moves each picked flow past its jobs: charged, counted, its heads at the next one. A flow found empty only loses its
+-- heads.
 --
 -- Locks:  the queue's lock is held.
 begin
@@ -2836,7 +3054,7 @@ begin
         p_tick.virtual_time := fairq._virtual_time(p_tick);
         p_tick.pick_floor := least(p_tick.pick_floor, fairq._apply(p_tick.queue, v_news, p_tick.virtual_time));
     end if;
-    if cardinality(v_news) > 0 or p_tick.ticked_at < p_now - interval '1 second' then
+    if cardinality(v_news) > 0 or p_tick.ticked_at not between p_now - interval '1 second' and p_now then
         p_tick.ticked_at := p_now;
     end if;
     p_tick.seen := p_snap;
@@ -2852,7 +3070,8 @@ create or replace function fairq._reopen(p_tick fairq.ticks, p_job_ids bigint[])
     language plpgsql
     set search_path = pg_catalog, pg_temp
 as $fn$
--- A head must not move past a job that was skipped because somebody held it: if they let it go, nothing will tell of it.
+-- A head must not move past a job that was skipped because somebody held it: if they let it go, nothing will tell of
+-- it.
 begin
     return fairq._apply(
         p_tick.queue,
@@ -2954,7 +3173,8 @@ create or replace function fairq._limit_idle_transaction()
     language plpgsql
     set search_path = pg_catalog, pg_temp
 as $fn$
--- A session that forgets its transaction after a claim would stop the queue: at most 10 s of idleness, for this transaction.
+-- A session that forgets its transaction after a claim would stop the queue: at most 10 s of idleness, for this
+-- transaction.
 declare
     v_limit interval := current_setting('idle_in_transaction_session_timeout')::interval;
 begin
@@ -2979,8 +3199,8 @@ create or replace function fairq.claim_jobs(
     security definer
     set search_path = pg_catalog, pg_temp
     -- Tables here are empty one moment and huge the next, and are never analyzed in between: each statement has one
-    -- index that serves it, and the planner is not to think of anything else (measured: a join turned round costs 42,000
-    -- buffers). The settings hold for every step called from here.
+    -- index that serves it, and the planner is not to think of anything else (measured: a join turned round costs
+    -- 42,000 buffers). The settings hold for every step called from here.
     set plan_cache_mode = force_generic_plan
     set enable_seqscan = off
     set enable_bitmapscan = off
@@ -3090,7 +3310,7 @@ as $fn$
 -- Locks:  the lease's row.
 -- Raises: 22023 for a null argument or a lease out of range.
 begin
-    perform fairq._check_batch(array[p_job_id], array[p_token]);
+    perform fairq._check_held(p_job_id, p_token);
     perform fairq._check_lease(p_lease);
     return fairq._renew(p_job_id, p_token, p_lease) = 'renewed';
 end
@@ -3153,37 +3373,48 @@ grant execute on function fairq.renew_job_leases(bigint[], uuid[], interval) to 
 --
 
 create or replace function fairq._complete(p_job_ids bigint[], p_tokens uuid[], p_results jsonb[])
-    returns bigint[]
+    returns integer[]
     language plpgsql
     set search_path = pg_catalog, pg_temp
 as $fn$
--- running -> succeeded: returns the jobs that succeeded by it.
+-- running -> succeeded: returns the places in the arrays of those that succeeded by it.
 --
 -- Each lease is locked first, by job id, and the clock read after that: a lease judged by a clock read before the wait
--- would live too long. No shared row is written: the scheduler learns of it from the settlements.
+-- would live too long. That is a statement of its own: when it had to wait for a renewal, the lease's new version is one
+-- that only the next statement sees. No shared row is written: the scheduler learns of it from the settlements.
 -- Locks:  the leases' rows, then the jobs'.
 -- Index:  leases_pkey and jobs_pkey, a probe for each job.
+-- Raises: 40001 when a job's row was changed under its lease, which only a rebuild of the scheduler's memory does.
 declare
     v_caller text := fairq._caller();
-    v_done   bigint[];
+    v_rows   tid[];
+    v_times  timestamptz[];
+    v_at     integer[];
+    v_done   integer[];
+    v_ended  integer;
 begin
     with held as materialized (
-        select l.row_id, l.caller, l.lease_expires_at, u.result, clock_timestamp() as now_held
+        select l.row_id, l.caller, l.lease_expires_at, u.at, clock_timestamp() as now_held
         from (
-            select t.job_id, t.token, t.result from unnest(p_job_ids, p_tokens, p_results) as t(job_id, token, result)
-            order by t.job_id
+            select t.job_id, t.token, t.at from unnest(p_job_ids, p_tokens) with ordinality as t(job_id, token, at)
+            order by t.job_id, t.at
         ) as u
         cross join lateral (
             select ll.ctid as row_id, ll.caller, ll.lease_expires_at from fairq.leases as ll
             where ll.job_id = u.job_id and ll.lease_token = u.token
             for update
         ) as l
-    ), ended as (
+    )
+    select array_agg(h.row_id), array_agg(h.at), array_agg(h.now_held) into v_rows, v_at, v_times
+    from held as h
+    -- here, by what was read under the lock: beside the delete it would make leases_expire_idx a candidate
+    where h.lease_expires_at > h.now_held and h.caller = v_caller;
+
+    with ended as (
         delete from fairq.leases as l
-        using held as h
-        -- judged by what was read under the lock; a condition on l would make leases_expire_idx a candidate
-        where l.ctid = h.row_id and h.lease_expires_at > h.now_held and h.caller = v_caller
-        returning l.*, h.result, h.now_held
+        using unnest(v_rows, v_at, v_times) as h(row_id, at, now_held)
+        where l.ctid = h.row_id
+        returning l.*, h.at, h.now_held
     ), settled as (
         insert into fairq.settlements (queue, tenant, attempts)
         select e.queue, e.tenant, count(*) from ended as e group by e.queue, e.tenant
@@ -3198,7 +3429,7 @@ begin
         using found as f
         where j.ctid = f.row_id
         returning
-            j.*, f.attempt, f.started_at, f.lease_owner, f.lease_token, f.result, f.now_held
+            j.*, f.attempt, f.started_at, f.lease_owner, f.lease_token, f.at, f.now_held
     ), kept as (
         insert into fairq.finished_jobs (
             job_id, queue, tenant, task, payload, priority, state, attempts, max_attempts, run_at, cost, operation_key,
@@ -3207,11 +3438,14 @@ begin
         select
             g.job_id, g.queue, g.tenant, g.task, g.payload, g.priority, 'succeeded', g.attempt, g.max_attempts, g.run_at,
             g.cost, g.operation_key, g.last_error, g.created_at, g.started_at, g.now_held, g.lease_owner,
-            sha256(uuid_send(g.lease_token)), g.result
+            sha256(uuid_send(g.lease_token)), p_results[g.at]
         from gone as g
-        returning job_id
     )
-    select array_agg(k.job_id) into v_done from kept as k;
+    select array_agg(g.at), (select count(*) from ended) into v_done, v_ended from gone as g;
+    if cardinality(v_done) is distinct from nullif(v_ended, 0) then
+        -- a lease without its job would be a job that nobody ever finds: nothing of this may stay
+        raise exception 'a job was changed while it was completed' using errcode = '40001', hint = 'Try again.';
+    end if;
     return coalesce(v_done, '{}');
 end
 $fn$;
@@ -3252,9 +3486,9 @@ as $fn$
 -- Locks:  the lease's row, then the job's.
 -- Raises: 22023 for a null id or token; 54000 for a result over the queue's payload_limit.
 begin
-    perform fairq._check_batch(array[p_job_id], array[p_token]);
+    perform fairq._check_held(p_job_id, p_token);
     if fairq._is_oversized(p_job_id, p_result) then
-        raise exception 'p_result of job % has % bytes, too many for its queue', p_job_id, octet_length(p_result::text)
+        raise exception 'p_result of job % has % bytes, more than its queue allows', p_job_id, octet_length(p_result::text)
             using errcode = '54000', hint = 'Store it elsewhere and complete the job with a reference to it.';
     end if;
     return cardinality(fairq._complete(array[p_job_id], array[p_token], array[p_result])) = 1
@@ -3303,7 +3537,7 @@ as $fn$
 -- Raises: 22023 for arrays out of range; an oversized result is the outcome too_large of its job alone.
 declare
     v_large bigint[] := '{}';
-    v_done  bigint[];
+    v_done  integer[];
 begin
     perform fairq._check_batch(p_job_ids, p_tokens);
     if p_results is not null then
@@ -3315,27 +3549,24 @@ begin
             where fairq._is_oversized(u.job_id, u.result)
         );
     end if;
-    if v_large = '{}' then
-        v_done := fairq._complete(p_job_ids, p_tokens, p_results);
-    else
-        v_done := (
-            select fairq._complete(array_agg(u.job_id), array_agg(u.token), array_agg(u.result))
-            from unnest(p_job_ids, p_tokens, p_results) as u(job_id, token, result)
-            where u.job_id <> all (v_large)
+    if v_large <> '{}' then
+        -- no lease has no token
+        p_tokens := array(
+            select case when u.job_id <> all (v_large) then u.token end
+            from unnest(p_job_ids, p_tokens) with ordinality as u(job_id, token)
+            order by u.ordinality
         );
     end if;
+    v_done := fairq._complete(p_job_ids, p_tokens, p_results);
 
     return query
     select u.job_id, case
+        when u.ordinality = any (v_done) then 'succeeded'
         when u.job_id = any (v_large) then 'too_large'
-        when u.job_id = any (v_done) and u.nth = 1 then 'succeeded'
         when fairq._completed_before(u.job_id, u.token) then 'already_succeeded'
         else 'lost'
     end
-    from (
-        select t.job_id, t.token, t.ordinality, row_number() over (partition by t.job_id, t.token order by t.ordinality) as nth
-        from unnest(p_job_ids, p_tokens) with ordinality as t(job_id, token)
-    ) as u
+    from unnest(p_job_ids, p_tokens) with ordinality as u(job_id, token)
     order by u.ordinality;
 end
 $fn$;
@@ -3434,7 +3665,9 @@ begin
     );
     perform fairq._log(
         v_lease, 'retry_scheduled', v_now,
-        jsonb_strip_nulls(jsonb_build_object('error', p_error, 'delay_seconds', round(extract(epoch from v_delay), 3)))
+        -- not jsonb_strip_nulls: it would reach into the worker's error
+        case when p_error is null then '{}' else jsonb_build_object('error', p_error) end
+        || jsonb_build_object('delay_seconds', round(extract(epoch from v_delay), 3))
     );
     return case when v_delay > interval '0' then 'scheduled' else 'queued' end;
 end
@@ -3480,7 +3713,7 @@ as $fn$
 -- Locks:  the lease's row, then the job's.
 -- Raises: 22023 for a null id or token, or a delay out of range; never for an error text.
 begin
-    perform fairq._check_batch(array[p_job_id], array[p_token]);
+    perform fairq._check_held(p_job_id, p_token);
     perform fairq._check_failure(p_retry_delay, p_retry);
     return fairq._fail(p_job_id, p_token, fairq._error_document(p_error), p_retry_delay, p_retry);
 end
@@ -3588,8 +3821,8 @@ as $fn$
 -- Locks:  the lease's row, then the job's.
 -- Raises: 22023 for a null id or token, or a delay out of range.
 begin
-    perform fairq._check_batch(array[p_job_id], array[p_token]);
-    perform fairq._check_failure(p_delay, true);
+    perform fairq._check_held(p_job_id, p_token);
+    perform fairq._check_delay(p_delay);
     return fairq._release(p_job_id, p_token, p_delay);
 end
 $fn$;
@@ -3616,7 +3849,7 @@ declare
     v_at       integer;
 begin
     perform fairq._check_batch(p_job_ids, p_tokens);
-    perform fairq._check_failure(p_delay, true);
+    perform fairq._check_delay(p_delay);
     for v_at in select u.ordinality from unnest(p_job_ids) with ordinality as u(job_id) order by u.job_id, u.ordinality loop
         v_outcomes[v_at] := fairq._release(p_job_ids[v_at], p_tokens[v_at], p_delay);
     end loop;
@@ -3737,7 +3970,7 @@ begin
     end if;
     v_granted := fairq._granted_tenants(p_verb, v_queue, fairq._caller());
     if v_granted = '{*}' or v_tenant = any (v_granted) then
-        return v_where;
+        return coalesce(v_where, 'not_found');
     end if;
     return 'not_found';
 end
@@ -3823,10 +4056,13 @@ begin
     if p_job_id is null then
         perform fairq._refuse('p_job_id', null, 'a job''s id');
     end if;
-    if num_nonnulls(p_run_at, p_delay, p_priority) = 0 or not isfinite(p_run_at) or num_nonnulls(p_run_at, p_delay) = 2 then
-        perform fairq._refuse('p_run_at', p_run_at::text, 'finite, and given without p_delay; or a p_delay or p_priority given');
+    if num_nonnulls(p_run_at, p_delay, p_priority) = 0 then
+        perform fairq._refuse('one of p_run_at, p_delay and p_priority', null, 'given');
     end if;
-    perform fairq._check_failure(p_delay, true);
+    if not isfinite(p_run_at) or num_nonnulls(p_run_at, p_delay) = 2 then
+        perform fairq._refuse('p_run_at', p_run_at::text, 'finite, and given without p_delay');
+    end if;
+    perform fairq._check_delay(p_delay);
     if p_priority not between 0 and 3 then
         perform fairq._refuse('p_priority', p_priority::text, 'a number from 0 (first) to 3');
     end if;

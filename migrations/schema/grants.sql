@@ -21,10 +21,18 @@ grant update (state) on fairq.finished_jobs to fairq_api;
 grant select, insert on fairq.job_log to fairq_api;
 grant select, insert on fairq.job_keys to fairq_api;
 grant update (job_id, payload_hash, expires_at) on fairq.job_keys to fairq_api;
-grant select, insert, update on fairq.queues to fairq_api;
-grant select, insert, update on fairq.tenants to fairq_api;
-grant select, insert, update on fairq.flows to fairq_api;
-grant select, insert, update on fairq.schedulers to fairq_api;
+grant select, insert on fairq.queues to fairq_api;
+grant update (
+    paused, default_lease, longest_lease, max_attempts, backoff_base, backoff_cap, backoff_jitter, payload_limit,
+    key_ttl, retention, notify
+) on fairq.queues to fairq_api;
+grant select, insert on fairq.tenants to fairq_api;
+grant update (weight, max_running, paused) on fairq.tenants to fairq_api;
+grant select, insert on fairq.flows to fairq_api;
+grant update (weight, max_running, paused, vtime, running, head_at, head_id, served, stamp) on fairq.flows to fairq_api;
+grant select, insert on fairq.schedulers to fairq_api;
+-- only so that its rows may be locked; the policy lets no update through
+grant update (queue) on fairq.schedulers to fairq_api;
 grant select, insert, delete on fairq.ticks to fairq_api;
 grant select, insert, delete on fairq.settlements to fairq_api;
 grant select on fairq.access_grants to fairq_api;
@@ -37,7 +45,8 @@ grant select (
     job_id, queue, tenant, task, payload, priority, state, attempts, max_attempts, run_at, cost, operation_key,
     last_error, created_at
 ) on fairq.jobs to fairq_tenant;
-grant select (job_id, queue, tenant, lease_owner, attempt, started_at, cancel_requested_at) on fairq.leases to fairq_tenant;
+grant select (job_id, queue, tenant, lease_owner, attempt, started_at, cancel_requested_at) on fairq.leases
+to fairq_tenant;
 grant select (
     job_id, queue, tenant, task, payload, priority, state, attempts, max_attempts, run_at, cost, operation_key,
     last_error, created_at, started_at, finished_at, lease_owner, result

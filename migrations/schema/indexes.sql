@@ -1,7 +1,8 @@
 --
 -- Indexes, each under the name of the room that rides it
 --
--- Every hot read starts at a cursor, never at a dead beginning, and each statement is shaped so that one index serves it.
+-- Every hot read starts at a cursor, never at a dead beginning, and each statement is shaped so that one index serves
+-- it.
 
 -- claim: the head jobs of one tenant, from its head onwards
 create index jobs_claim_idx

@@ -1,9 +1,9 @@
 --
 -- Tables
 --
--- Where a job is, is where its rows are: a job that waits has a row in jobs; while it runs it has a lease beside it; once
--- it has ended, its row is in finished_jobs instead. Nothing wide is rewritten on the way.
--- Every table's row-level security is on in the transaction that creates it.
+-- Where a job is, is where its rows are: a job that waits has a row in jobs; while it runs it has a lease beside it;
+-- once it has ended, its row is in finished_jobs instead. Nothing wide is rewritten on the way. Every table's row-level
+-- security is on in the transaction that creates it.
 
 -- jobs: left alone while a job waits and while it runs
 
@@ -161,7 +161,8 @@ create table fairq.job_log (
     created_at timestamptz not null,
     constraint job_log_pkey primary key (log_id),
     constraint job_log_event_known check (event_type in (
-        'retry_scheduled', 'lease_expired', 'released', 'dead', 'cancelled', 'cancel_requested', 'rescheduled', 'revived'
+        'retry_scheduled', 'lease_expired', 'released', 'dead', 'cancelled', 'cancel_requested', 'rescheduled',
+        'revived'
     )),
     constraint job_log_details_is_object check (jsonb_typeof(details) = 'object')
 );

@@ -78,3 +78,88 @@ as $fn$
     select set_config('role', p_role, false)
 $fn$;
 comment on function fairq_test.as_role is 'From now on the session acts as that role; ''none'' is the superuser again.';
+
+create function fairq_test.forget_everything()
+    returns void
+    language plpgsql
+as $fn$
+begin
+    delete from fairq.leases;
+    delete from fairq.jobs;
+    delete from fairq.finished_jobs;
+    delete from fairq.job_log;
+    delete from fairq.job_keys;
+    delete from fairq.settlements;
+    delete from fairq.flows;
+    delete from fairq.ticks;
+    delete from fairq.schedulers;
+end
+$fn$;
+comment on function fairq_test.forget_everything is 'An empty queue again, for the next permutation of a race spec.';
+
+create function fairq_test.lease_is_over()
+    returns void
+    language sql
+as $fn$
+    -- not before now: the scheduler may already have looked for leases that ended earlier
+    update fairq.leases set lease_expires_at = clock_timestamp()
+$fn$;
+comment on function fairq_test.lease_is_over is 'Time has passed, and every lease is over.';
+
+create view fairq_test.jobs as
+select
+    j.tenant,
+    j.state,
+    j.attempts,
+    count(*) as jobs
+from fairq.all_jobs as j
+group by j.tenant, j.state, j.attempts
+order by j.tenant, j.state, j.attempts;
+comment on view fairq_test.jobs is 'What a race spec may print of jobs: nothing that changes from run to run.';
+
+create function fairq_test.given_lease_over(p_job_id bigint)
+    returns void
+    language sql
+as $fn$
+    -- over now, not in the past: no claim can have looked at a time that had not come
+    update fairq.leases as l
+    set lease_expires_at = clock_timestamp()
+    where l.job_id = p_job_id
+$fn$;
+comment on function fairq_test.given_lease_over is
+    'The lease of a running job has just ended, and nobody has noticed yet.';
+
+create function fairq_test.timeline(p_job_id bigint)
+    returns text
+    language sql
+as $fn$
+    select string_agg(
+        format('%s %s%s', e.event_type, e.attempt, ' by ' || e.actor), ', ' order by e.created_at, e.attempt
+    )
+    from fairq.job_events as e
+    where e.job_id = p_job_id
+$fn$;
+comment on function fairq_test.timeline is 'What happened to a job: event, attempt and actor, in order.';
+
+create function fairq_test.refuses(p_call text, p_code text, p_names text, p_rule text)
+    returns text
+    language plpgsql
+as $fn$
+declare
+    v_code text := 'no error';
+    v_said text;
+begin
+    begin
+        execute p_call;
+    exception when others then
+        v_code := sqlstate;
+        v_said := sqlerrm;
+    end;
+    return tap.ok(v_code = p_code and strpos(v_said, p_names) > 0, p_rule)
+        || case when v_code = p_code and strpos(v_said, p_names) > 0 then ''
+                else e'\n' || tap.diag(format('wanted %s naming "%s", got %s: %s', p_code, p_names, v_code, v_said))
+           end;
+end
+$fn$;
+comment on function fairq_test.refuses is
+    'An assertion: the call raises this code, and the message names what is wrong.';

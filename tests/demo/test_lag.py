@@ -51,7 +51,7 @@ def test_other_tenants_starts_neither_count_nor_end_a_stretch() -> None:
 @pytest.mark.parametrize("seed", range(30))
 def test_one_pass_finds_what_trying_every_interval_finds(seed: int) -> None:
     """The prefix sums' range is the worst interval, for any order, any weights and any gaps."""
-    draw = random.Random(seed)  # noqa: S311
+    draw = random.Random(seed)
     weights = {name: draw.randint(1, 7) for name in "abc"}
     order = "".join(draw.choices("abc", k=40))
     waiting = {name: [draw.random() < 0.95 for _ in order] for name in weights}

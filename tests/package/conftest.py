@@ -33,7 +33,7 @@ def ask(empty_db: str) -> Iterator[Callable[..., Any]]:
     """
     with psycopg.connect(empty_db, autocommit=True) as connection:
 
-        def value(query: str, *args: object) -> Any:  # noqa: ANN401
+        def value(query: str, *args: object) -> Any:
             cursor = connection.execute(query.encode(), args or None)
             row = cursor.fetchone() if cursor.description else None
             return row[0] if row else None

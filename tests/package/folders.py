@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 # The number of the advisory lock that a test holds while a migration must not get on.
 BARRIER = 4242
 
-WAIT_AT_BARRIER = f"do $fn$ begin perform pg_advisory_xact_lock({BARRIER}); end $fn$;\n"
+WAIT_AT_BARRIER = f"set local lock_timeout = 0;\ndo $fn$ begin perform pg_advisory_xact_lock({BARRIER}); end $fn$;\n"
 
 INITIAL = """\
 do $fn$

@@ -206,19 +206,21 @@ def test_statements_and_record_are_one(
     assert fairq_schema.apply(empty_db, migrations=folder.path) == folder.ids
 
 
-def test_a_killed_process_frees_the_lock(empty_db: str, folder: Folder, ask: Ask, barrier: Callable[[], None]) -> None:
+def test_a_killed_process_frees_the_lock(empty_db: str, folder: Folder, ask: Ask) -> None:
     """
-    kill -9 in the middle of a statement: the server notices, undoes it, and the next run needs no manual unlock.
+    kill -9 in the middle of a long statement: the server notices, undoes it, and the next run needs no manual unlock.
     """
-    folder.add("slow", WAIT_AT_BARRIER + "create table fairq.slow (id integer);\n")
+    slow = folder.add(
+        "slow", "create table fairq.slow (id integer);\ndo $fn$ begin perform pg_sleep(3600); end $fn$;\n"
+    )
     doomed = ApplyProcess(empty_db, folder)
-    wait_until(lambda: migrating(ask, waiting=True) == 1, "the migration to reach the barrier")
+    wait_until(lambda: migrating(ask, waiting_for="PgSleep") == 1, "the migration to run its long statement")
 
     doomed.kill()
 
-    # the barrier is still closed: nothing but the loss of its client can end this session
+    # nothing but the loss of its client can end this session
     wait_until(lambda: migrating(ask) == 0, "the server to give up on the killed process")
-    barrier()
+    slow.write_text(slow.read_text().replace("3600", "0"))
     assert fairq_schema.apply(empty_db, migrations=folder.path) == folder.ids[2:]
 
 
@@ -239,7 +241,7 @@ def test_a_terminated_session_frees_the_lock(
 
     thread = threading.Thread(target=run)
     thread.start()
-    wait_until(lambda: migrating(ask, waiting=True) == 1, "the migration to reach the barrier")
+    wait_until(lambda: migrating(ask, waiting_for="advisory") == 1, "the migration to reach the barrier")
     ask("select pg_terminate_backend(pid) from pg_stat_activity where application_name = 'fairq migrate'")
     thread.join(timeout=30)
 
@@ -277,7 +279,7 @@ def test_of_eight_processes_one_migrates(empty_db: str, folder: Folder, ask: Ask
     concurrently = "create index concurrently jobs_again_idx on fairq.jobs (tenant);\n"
     folder.add("again_index", concurrently, header="-- transactional: false\n")
     rivals = [ApplyProcess(empty_db, folder) for _ in range(8)]
-    wait_until(lambda: migrating(ask) == 8 and migrating(ask, waiting=True) == 1, "all eight to be there")
+    wait_until(lambda: migrating(ask) == 8 and migrating(ask, waiting_for="advisory") == 1, "all eight to be there")
 
     barrier()
 
@@ -382,7 +384,8 @@ def test_migrations_run_as_the_role_that_was_set(app: str, empty_db: str, folder
     """
     A file's RESET ROLE gives back the role that the caller's session had set, not the role of its login.
     """
-    folder.add("as_postgres", "reset role;\ncreate table public.made_by_login (id integer);\n")
+    folder.add("by_the_login", "reset role;\ncreate table public.made_by_login (id integer);\n")
+    folder.add("by_the_role", "create table fairq.made_by_role (id integer);\n")
     ask("create schema fairq authorization fairq_test_app")
     ask("create schema fairq_migrate authorization fairq_test_app")
     with psycopg.connect(empty_db) as connection:
@@ -390,7 +393,10 @@ def test_migrations_run_as_the_role_that_was_set(app: str, empty_db: str, folder
         connection.commit()
         assert fairq_schema.apply(connection, migrations=folder.path) == folder.ids
         assert connection.execute("select current_user").fetchone() == ("fairq_test_app",)
-    assert ask("select tableowner from pg_tables where schemaname = 'fairq'") == "fairq_test_app"
+    assert (
+        ask("select string_agg(distinct tableowner, ', ') from pg_tables where schemaname = 'fairq'")
+        == "fairq_test_app"
+    )
     assert fairq_schema.status(app, migrations=folder.path).pending == ()
 
 
@@ -409,6 +415,16 @@ def test_search_path_does_not_matter(empty_db: str, folder: Folder, ask: Ask, pa
     assert fairq_schema.apply(odd, migrations=folder.path) == []
     astray = "select count(*) from pg_class where relnamespace in ('public'::regnamespace, 'other'::regnamespace)"
     assert ask(astray) == 0
+
+
+def test_an_unqualified_name_is_refused(empty_db: str, folder: Folder, ask: Ask) -> None:
+    """
+    A file that forgets a schema fails, instead of making its table wherever search_path happens to point.
+    """
+    folder.add("stray", "create table stray (id integer);\n")
+    with pytest.raises(errors.MigrationFailedError, match="fairq_0003_stray: permission denied"):
+        fairq_schema.apply(empty_db, migrations=folder.path)
+    assert ask("select count(*) from pg_class where relname = 'stray'") == 0
 
 
 STATE = """
@@ -437,6 +453,7 @@ def test_a_lent_connection_comes_back_as_it_was(
         except errors.MigrationFailedError:
             assert "1/0" in last_file
 
+        assert fairq_schema.apply(connection, to=2, migrations=folder.path) == []
         assert connection.info.transaction_status.name == "IDLE"
         assert connection.autocommit is autocommit
         assert connection.execute(STATE).fetchone() == before
@@ -512,7 +529,7 @@ def test_a_host_with_yoyo_of_its_own_is_left_alone(empty_db: str, folder: Folder
     """
     An application that migrates the same database with yoyo keeps its own history, and neither sees the other's.
     """
-    import yoyo  # noqa: PLC0415
+    import yoyo
 
     host = tmp_path / "host"
     host.mkdir()
@@ -539,7 +556,7 @@ def test_plain_yoyo_shares_the_history(empty_db: str, folder: Folder, ask: Ask) 
     """
     yoyo's own command with schema=fairq_migrate goes on where apply() stopped, and apply() where it stopped.
     """
-    import yoyo  # noqa: PLC0415
+    import yoyo
 
     fairq_schema.apply(empty_db, to=1, migrations=folder.path)
     backend = yoyo.get_backend(yoyo_dsn(empty_db, schema="fairq_migrate"))
@@ -584,14 +601,14 @@ def test_some_names_are_refused(folder: Folder, name: str) -> None:
             command("", name, migrations=folder.path)
 
 
-def migrating(ask: Callable[..., Any], *, waiting: bool = False) -> int:
+def migrating(ask: Callable[..., Any], *, waiting_for: str | None = None) -> int:
     """
-    How many sessions of apply() there are in this database, or how many of them wait at the barrier.
+    How many sessions of apply() there are in this database, or how many of them wait for something.
     """
     query = """
         select count(*) from pg_stat_activity
         where application_name = 'fairq migrate' and datname = current_database()
-          and (wait_event_type = 'Lock' or not %s)
+          and wait_event is not distinct from coalesce(%s, wait_event)
     """
-    count: int = ask(query, waiting)
+    count: int = ask(query, waiting_for)
     return count

@@ -23,6 +23,7 @@ HOT = {
     # claim: lock, remember, look
     "SELECT from fairq.schedulers as s where s.queue = p_queue for update": {"schedulers_pkey"},
     "select t.* from fairq.ticks": {"ticks_pkey"},
+    "update fairq.jobs as j set changed_xid = '3' where j.queue = p_queue and": {"jobs_look_idx"},
     "with job as (": {"jobs_look_idx", "settlements_look_idx", "tenants_look_idx"},
     # the claim expires
     "SELECT from fairq.leases as l where l.queue = p_tick.queue": {"leases_expire_idx"},
@@ -52,7 +53,8 @@ HOT = {
     "update fairq.jobs as j set state = case when p_run_at is null": {"jobs_pkey"},
     "with gone as (": {"jobs_pkey"},
     # complete
-    "with held as materialized ( select l.row_id": {"leases_pkey", "jobs_pkey"},
+    "with held as materialized ( select l.row_id": {"leases_pkey"},
+    "with ended as ( delete from fairq.leases": {"jobs_pkey"},
     "from fairq.finished_jobs as f where f.job_id = p_job_id and f.state = 'succeeded'": {"finished_jobs_pkey"},
     "case when p_result is null": {"leases_pkey"},
     # promote and expire from outside

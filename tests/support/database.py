@@ -190,9 +190,11 @@ class Database(Session):
         super().__init__(self.connect(application_name="test"))
 
     def __enter__(self) -> Self:
+        """Hold the database for a while."""
         return self
 
     def __exit__(self, *exception: object) -> None:
+        """Close its connections."""
         self.close()
 
     def connect(

@@ -44,9 +44,11 @@ class Edit:
     new: str = ""
 
     def __call__(self, db: Database) -> None:
+        """Break `db`."""
         mutant(db, self.function, self.old, self.new)
 
     def __str__(self) -> str:
+        """Name the test that uses it."""
         return f"{self.function}: {' '.join(self.old.split())[:40]}"
 
 
@@ -57,9 +59,11 @@ class Statement:
     sql: str
 
     def __call__(self, db: Database) -> None:
+        """Break `db`."""
         mutant_sql(db, self.sql)
 
     def __str__(self) -> str:
+        """Name the test that uses it."""
         return " ".join(self.sql.split())[:60]
 
 

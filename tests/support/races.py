@@ -26,7 +26,7 @@ class Worker(Session):
         self.random = random.Random(f"{seed}/{number}")
 
 
-def storm(  # noqa: PLR0913 - each is a word of the story
+def storm(
     db: Database,
     *,
     workers: int,

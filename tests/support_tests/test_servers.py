@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import shutil
+import subprocess
+import sys
+from typing import TYPE_CHECKING, Any
 
 import psutil
 import psycopg
 import pytest
 
-from tests.support.binaries import MissingServer
+from tests.support import wait_until
+from tests.support.binaries import CHECKOUT, MissingServer
 from tests.support.servers import LocalServer, Server, server_named
 from tests.support_tests.conftest import with_stand_in
 
@@ -16,6 +20,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from tests.support import Databases
+
+PIPES: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
 
 
 @pytest.mark.short
@@ -53,6 +59,26 @@ def test_a_stopped_server_leaves_nothing(start_server: Callable[..., LocalServer
     private.stop()
     assert not private.folder.exists()
     assert not [process for process in family if process.is_running() and process.status() != psutil.STATUS_ZOMBIE]
+
+
+def test_a_server_goes_with_a_killed_run(pg: str) -> None:
+    """When the process that started it is killed, the server stops by itself."""
+    if not pg.isdigit():
+        pytest.skip("not a server of ours")
+    code = f"""
+from tests.support.servers import LocalServer
+server = LocalServer({pg!r})
+print(server.process.pid, server.folder, flush=True)
+input()
+"""
+    with subprocess.Popen([sys.executable, "-c", code], **PIPES, cwd=CHECKOUT) as run:
+        assert run.stdout is not None
+        pid, folder = run.stdout.readline().split()
+        run.kill()
+    try:
+        wait_until(lambda: not psutil.pid_exists(int(pid)), "the orphaned server to stop")
+    finally:
+        shutil.rmtree(folder)
 
 
 def test_clones_share_nothing(databases: Databases) -> None:

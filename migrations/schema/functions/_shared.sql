@@ -48,6 +48,39 @@ $fn$;
 comment on function fairq._check_span(text, interval, interval, interval) is 'Raises 22023 for an interval out of range. Internal.';
 revoke all on function fairq._check_span(text, interval, interval, interval) from public;
 
+create or replace function fairq._check_delay(p_delay interval)
+    returns void
+    language plpgsql
+    set search_path = pg_catalog, pg_temp
+as $fn$
+-- Raises: 22023 for a delay that is given and negative, infinite or longer than ten years.
+begin
+    if p_delay is not null then
+        perform fairq._check_span('p_delay', p_delay, interval '0', interval '3650 days');
+    end if;
+end
+$fn$;
+comment on function fairq._check_delay(interval) is 'Raises 22023 for a delay out of range. Internal.';
+revoke all on function fairq._check_delay(interval) from public;
+
+create or replace function fairq._check_held(p_job_id bigint, p_token uuid)
+    returns void
+    language plpgsql
+    set search_path = pg_catalog, pg_temp
+as $fn$
+-- Raises: 22023 for a null: a worker that lost its job's id or token must hear it, not that the lease is lost.
+begin
+    if p_job_id is null then
+        perform fairq._refuse('p_job_id', null, 'the id of a claimed job');
+    end if;
+    if p_token is null then
+        perform fairq._refuse('p_token', null, 'the lease_token of a claimed job');
+    end if;
+end
+$fn$;
+comment on function fairq._check_held(bigint, uuid) is 'Raises 22023 for the id and token of a single verb. Internal.';
+revoke all on function fairq._check_held(bigint, uuid) from public;
+
 create or replace function fairq._check_batch(p_job_ids bigint[], p_tokens uuid[])
     returns void
     language plpgsql
@@ -60,6 +93,13 @@ begin
         perform fairq._refuse(
             'p_job_ids and p_tokens', format('%s and %s elements', cardinality(p_job_ids), cardinality(p_tokens)),
             'two arrays of one length, from 1 to 1000'
+        );
+    end if;
+    if array_ndims(p_job_ids) <> 1 or array_lower(p_job_ids, 1) <> 1
+       or array_ndims(p_tokens) <> 1 or array_lower(p_tokens, 1) <> 1 then
+        perform fairq._refuse(
+            'p_job_ids and p_tokens', format('%s and %s', array_dims(p_job_ids), array_dims(p_tokens)),
+            'arrays of one dimension, counted from 1'
         );
     end if;
     if array_position(p_job_ids, null) is not null or array_position(p_tokens, null) is not null then

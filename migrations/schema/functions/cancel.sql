@@ -103,7 +103,7 @@ begin
     end if;
     v_granted := fairq._granted_tenants(p_verb, v_queue, fairq._caller());
     if v_granted = '{*}' or v_tenant = any (v_granted) then
-        return v_where;
+        return coalesce(v_where, 'not_found');
     end if;
     return 'not_found';
 end

@@ -7,7 +7,8 @@ create or replace function fairq._limit_idle_transaction()
     language plpgsql
     set search_path = pg_catalog, pg_temp
 as $fn$
--- A session that forgets its transaction after a claim would stop the queue: at most 10 s of idleness, for this transaction.
+-- A session that forgets its transaction after a claim would stop the queue: at most 10 s of idleness, for this
+-- transaction.
 declare
     v_limit interval := current_setting('idle_in_transaction_session_timeout')::interval;
 begin
@@ -32,8 +33,8 @@ create or replace function fairq.claim_jobs(
     security definer
     set search_path = pg_catalog, pg_temp
     -- Tables here are empty one moment and huge the next, and are never analyzed in between: each statement has one
-    -- index that serves it, and the planner is not to think of anything else (measured: a join turned round costs 42,000
-    -- buffers). The settings hold for every step called from here.
+    -- index that serves it, and the planner is not to think of anything else (measured: a join turned round costs
+    -- 42,000 buffers). The settings hold for every step called from here.
     set plan_cache_mode = force_generic_plan
     set enable_seqscan = off
     set enable_bitmapscan = off

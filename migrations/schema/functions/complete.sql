@@ -3,37 +3,48 @@
 --
 
 create or replace function fairq._complete(p_job_ids bigint[], p_tokens uuid[], p_results jsonb[])
-    returns bigint[]
+    returns integer[]
     language plpgsql
     set search_path = pg_catalog, pg_temp
 as $fn$
--- running -> succeeded: returns the jobs that succeeded by it.
+-- running -> succeeded: returns the places in the arrays of those that succeeded by it.
 --
 -- Each lease is locked first, by job id, and the clock read after that: a lease judged by a clock read before the wait
--- would live too long. No shared row is written: the scheduler learns of it from the settlements.
+-- would live too long. That is a statement of its own: when it had to wait for a renewal, the lease's new version is one
+-- that only the next statement sees. No shared row is written: the scheduler learns of it from the settlements.
 -- Locks:  the leases' rows, then the jobs'.
 -- Index:  leases_pkey and jobs_pkey, a probe for each job.
+-- Raises: 40001 when a job's row was changed under its lease, which only a rebuild of the scheduler's memory does.
 declare
     v_caller text := fairq._caller();
-    v_done   bigint[];
+    v_rows   tid[];
+    v_times  timestamptz[];
+    v_at     integer[];
+    v_done   integer[];
+    v_ended  integer;
 begin
     with held as materialized (
-        select l.row_id, l.caller, l.lease_expires_at, u.result, clock_timestamp() as now_held
+        select l.row_id, l.caller, l.lease_expires_at, u.at, clock_timestamp() as now_held
         from (
-            select t.job_id, t.token, t.result from unnest(p_job_ids, p_tokens, p_results) as t(job_id, token, result)
-            order by t.job_id
+            select t.job_id, t.token, t.at from unnest(p_job_ids, p_tokens) with ordinality as t(job_id, token, at)
+            order by t.job_id, t.at
         ) as u
         cross join lateral (
             select ll.ctid as row_id, ll.caller, ll.lease_expires_at from fairq.leases as ll
             where ll.job_id = u.job_id and ll.lease_token = u.token
             for update
         ) as l
-    ), ended as (
+    )
+    select array_agg(h.row_id), array_agg(h.at), array_agg(h.now_held) into v_rows, v_at, v_times
+    from held as h
+    -- here, by what was read under the lock: beside the delete it would make leases_expire_idx a candidate
+    where h.lease_expires_at > h.now_held and h.caller = v_caller;
+
+    with ended as (
         delete from fairq.leases as l
-        using held as h
-        -- judged by what was read under the lock; a condition on l would make leases_expire_idx a candidate
-        where l.ctid = h.row_id and h.lease_expires_at > h.now_held and h.caller = v_caller
-        returning l.*, h.result, h.now_held
+        using unnest(v_rows, v_at, v_times) as h(row_id, at, now_held)
+        where l.ctid = h.row_id
+        returning l.*, h.at, h.now_held
     ), settled as (
         insert into fairq.settlements (queue, tenant, attempts)
         select e.queue, e.tenant, count(*) from ended as e group by e.queue, e.tenant
@@ -48,7 +59,7 @@ begin
         using found as f
         where j.ctid = f.row_id
         returning
-            j.*, f.attempt, f.started_at, f.lease_owner, f.lease_token, f.result, f.now_held
+            j.*, f.attempt, f.started_at, f.lease_owner, f.lease_token, f.at, f.now_held
     ), kept as (
         insert into fairq.finished_jobs (
             job_id, queue, tenant, task, payload, priority, state, attempts, max_attempts, run_at, cost, operation_key,
@@ -57,11 +68,14 @@ begin
         select
             g.job_id, g.queue, g.tenant, g.task, g.payload, g.priority, 'succeeded', g.attempt, g.max_attempts, g.run_at,
             g.cost, g.operation_key, g.last_error, g.created_at, g.started_at, g.now_held, g.lease_owner,
-            sha256(uuid_send(g.lease_token)), g.result
+            sha256(uuid_send(g.lease_token)), p_results[g.at]
         from gone as g
-        returning job_id
     )
-    select array_agg(k.job_id) into v_done from kept as k;
+    select array_agg(g.at), (select count(*) from ended) into v_done, v_ended from gone as g;
+    if cardinality(v_done) is distinct from nullif(v_ended, 0) then
+        -- a lease without its job would be a job that nobody ever finds: nothing of this may stay
+        raise exception 'a job was changed while it was completed' using errcode = '40001', hint = 'Try again.';
+    end if;
     return coalesce(v_done, '{}');
 end
 $fn$;
@@ -102,9 +116,9 @@ as $fn$
 -- Locks:  the lease's row, then the job's.
 -- Raises: 22023 for a null id or token; 54000 for a result over the queue's payload_limit.
 begin
-    perform fairq._check_batch(array[p_job_id], array[p_token]);
+    perform fairq._check_held(p_job_id, p_token);
     if fairq._is_oversized(p_job_id, p_result) then
-        raise exception 'p_result of job % has % bytes, too many for its queue', p_job_id, octet_length(p_result::text)
+        raise exception 'p_result of job % has % bytes, more than its queue allows', p_job_id, octet_length(p_result::text)
             using errcode = '54000', hint = 'Store it elsewhere and complete the job with a reference to it.';
     end if;
     return cardinality(fairq._complete(array[p_job_id], array[p_token], array[p_result])) = 1
@@ -153,7 +167,7 @@ as $fn$
 -- Raises: 22023 for arrays out of range; an oversized result is the outcome too_large of its job alone.
 declare
     v_large bigint[] := '{}';
-    v_done  bigint[];
+    v_done  integer[];
 begin
     perform fairq._check_batch(p_job_ids, p_tokens);
     if p_results is not null then
@@ -165,27 +179,24 @@ begin
             where fairq._is_oversized(u.job_id, u.result)
         );
     end if;
-    if v_large = '{}' then
-        v_done := fairq._complete(p_job_ids, p_tokens, p_results);
-    else
-        v_done := (
-            select fairq._complete(array_agg(u.job_id), array_agg(u.token), array_agg(u.result))
-            from unnest(p_job_ids, p_tokens, p_results) as u(job_id, token, result)
-            where u.job_id <> all (v_large)
+    if v_large <> '{}' then
+        -- no lease has no token
+        p_tokens := array(
+            select case when u.job_id <> all (v_large) then u.token end
+            from unnest(p_job_ids, p_tokens) with ordinality as u(job_id, token)
+            order by u.ordinality
         );
     end if;
+    v_done := fairq._complete(p_job_ids, p_tokens, p_results);
 
     return query
     select u.job_id, case
+        when u.ordinality = any (v_done) then 'succeeded'
         when u.job_id = any (v_large) then 'too_large'
-        when u.job_id = any (v_done) and u.nth = 1 then 'succeeded'
         when fairq._completed_before(u.job_id, u.token) then 'already_succeeded'
         else 'lost'
     end
-    from (
-        select t.job_id, t.token, t.ordinality, row_number() over (partition by t.job_id, t.token order by t.ordinality) as nth
-        from unnest(p_job_ids, p_tokens) with ordinality as t(job_id, token)
-    ) as u
+    from unnest(p_job_ids, p_tokens) with ordinality as u(job_id, token)
     order by u.ordinality;
 end
 $fn$;

@@ -10,23 +10,20 @@ create or replace function fairq._check_job(p_job fairq.new_job, p_settings fair
 as $fn$
 -- The job, with what its queue's settings say where it says nothing.
 --
--- Raises: 22023 for the first argument that is out of its range.
+-- Raises: 22023 for the first argument that is out of its range; 54000 for a payload over the queue's limit.
 begin
     perform fairq._check_name('p_task', p_job.task, 200);
     if p_job.payload is null or jsonb_typeof(p_job.payload) <> 'object' then
         perform fairq._refuse('p_payload', jsonb_typeof(p_job.payload), 'a JSON object');
     end if;
     if octet_length(p_job.payload::text) > p_settings.payload_limit then
-        perform fairq._refuse(
-            'p_payload', octet_length(p_job.payload::text) || ' bytes', 'at most ' || p_settings.payload_limit || ' bytes'
-        );
+        raise exception 'p_payload has % bytes, its queue allows %', octet_length(p_job.payload::text), p_settings.payload_limit
+            using errcode = '54000', hint = 'Store it elsewhere and enqueue a reference to it.';
     end if;
     if p_job.run_at is not null and (not isfinite(p_job.run_at) or p_job.delay is not null) then
         perform fairq._refuse('p_run_at', p_job.run_at::text, 'finite, and given without p_delay');
     end if;
-    if p_job.delay is not null then
-        perform fairq._check_span('p_delay', p_job.delay, interval '0', interval '3650 days');
-    end if;
+    perform fairq._check_delay(p_job.delay);
     if p_job.priority is null or p_job.priority not between 0 and 3 then
         perform fairq._refuse('p_priority', p_job.priority::text, 'a number from 0 (first) to 3');
     end if;
@@ -179,7 +176,8 @@ as $fn$
 -- none -> queued, scheduled
 --
 -- Locks:  none, but for the key: a second producer of the same one waits for the first.
--- Raises: 22023 for a bad argument; 42501 for a tenant or queue not granted; QF002 for a key in use for another payload.
+-- Raises: 22023 for a bad argument; 54000 for a payload over the queue's limit; 42501 for a tenant or queue not granted;
+--         QF002 for a key in use for another payload.
 declare
     v_settings fairq.queues;
     v_job      fairq.new_job;
@@ -208,8 +206,12 @@ begin
 end
 $fn$;
 comment on function fairq.enqueue_job(text, text, jsonb, text, timestamptz, interval, integer, integer, text, interval, double precision) is 'Enqueues a job for a tenant (without p_tenant: the session''s own), to run at once, at p_run_at or after p_delay. p_priority 0 goes first within the tenant. p_key makes it idempotent for p_key_ttl: used again, it returns the first job.';
-revoke all on function fairq.enqueue_job(text, text, jsonb, text, timestamptz, interval, integer, integer, text, interval, double precision) from public;
-grant execute on function fairq.enqueue_job(text, text, jsonb, text, timestamptz, interval, integer, integer, text, interval, double precision) to fairq_producer, fairq_tenant;
+revoke all on function fairq.enqueue_job(
+    text, text, jsonb, text, timestamptz, interval, integer, integer, text, interval, double precision
+) from public;
+grant execute on function fairq.enqueue_job(
+    text, text, jsonb, text, timestamptz, interval, integer, integer, text, interval, double precision
+) to fairq_producer, fairq_tenant;
 
 create or replace function fairq._read_jobs(p_jobs jsonb)
     returns fairq.new_job[]
@@ -250,6 +252,9 @@ begin
         from jsonb_array_elements(p_jobs) with ordinality as e(job)
         cross join lateral jsonb_populate_record(null::fairq.new_job, e.job) as r
     );
+exception when invalid_text_representation or invalid_datetime_format or datetime_field_overflow
+               or interval_field_overflow or numeric_value_out_of_range then
+    perform fairq._refuse('p_jobs', sqlerrm, 'objects with values of the types that enqueue_job() takes');
 end
 $fn$;
 comment on function fairq._read_jobs(jsonb) is 'Reads the argument of enqueue_jobs(). Internal.';
@@ -284,8 +289,8 @@ begin
         p_jobs[v_at] := fairq._check_job(v_job, v_settings);
     end loop;
     return p_jobs;
-exception when invalid_parameter_value then
-    raise exception 'element % of p_jobs: %', v_at, sqlerrm using errcode = '22023', hint = 'Nothing was enqueued.';
+exception when invalid_parameter_value or program_limit_exceeded then
+    raise exception 'element % of p_jobs: %', v_at, sqlerrm using errcode = sqlstate, hint = 'Nothing was enqueued.';
 end
 $fn$;
 comment on function fairq._check_jobs(fairq.new_job[]) is 'Checks the elements of enqueue_jobs(). Internal.';

@@ -67,7 +67,8 @@ as $fn$
 -- Locks:  leases' rows, skipping those held by others, then their jobs' rows.
 -- Index:  leases_expire_idx, from the expire floor.
 declare
-    v_moved fairq.moved := row('{}'::fairq.news[], greatest(p_tick.expire_floor, p_now))::fairq.moved;
+    -- never beyond the clock, which may have been set back: the leases that come now end after it, and only after it
+    v_moved fairq.moved := row('{}'::fairq.news[], p_now)::fairq.moved;
     v_lease fairq.leases;
     v_left  timestamptz;
 begin

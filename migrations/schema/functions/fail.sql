@@ -85,7 +85,9 @@ begin
     );
     perform fairq._log(
         v_lease, 'retry_scheduled', v_now,
-        jsonb_strip_nulls(jsonb_build_object('error', p_error, 'delay_seconds', round(extract(epoch from v_delay), 3)))
+        -- not jsonb_strip_nulls: it would reach into the worker's error
+        case when p_error is null then '{}' else jsonb_build_object('error', p_error) end
+        || jsonb_build_object('delay_seconds', round(extract(epoch from v_delay), 3))
     );
     return case when v_delay > interval '0' then 'scheduled' else 'queued' end;
 end
@@ -131,7 +133,7 @@ as $fn$
 -- Locks:  the lease's row, then the job's.
 -- Raises: 22023 for a null id or token, or a delay out of range; never for an error text.
 begin
-    perform fairq._check_batch(array[p_job_id], array[p_token]);
+    perform fairq._check_held(p_job_id, p_token);
     perform fairq._check_failure(p_retry_delay, p_retry);
     return fairq._fail(p_job_id, p_token, fairq._error_document(p_error), p_retry_delay, p_retry);
 end

@@ -10,8 +10,8 @@ create or replace function fairq._caller()
 as $fn$
 -- Inside a definer function current_user is fairq_api; the caller is the role it had set, or its login.
 --
--- plpgsql, here and in other helpers of one expression: its plans are kept, those of SQL functions that cannot be inlined
--- are made anew in each transaction before PostgreSQL 18.
+-- plpgsql, here and in other helpers of one expression: its plans are kept, those of SQL functions that cannot be
+-- inlined are made anew in each transaction before PostgreSQL 18.
 begin
     return case when current_setting('role') = 'none' then session_user::text else current_setting('role') end;
 end

@@ -11,7 +11,8 @@ create or replace function fairq._promote_due(
 as $fn$
 -- scheduled -> queued, inside a claim: what is due goes straight into its look.
 --
--- changed_xid stays as it is, so that no later look reads the job again; and a job that no look has read yet waits for one.
+-- changed_xid stays as it is, so that no later look reads the job again; and a job that no look has read yet waits for
+-- one.
 -- Locks:  jobs' rows, skipping those held by others.
 -- Index:  jobs_promote_idx, from the promote floor.
 declare

@@ -50,8 +50,8 @@ as $fn$
 -- Locks:  the lease's row, then the job's.
 -- Raises: 22023 for a null id or token, or a delay out of range.
 begin
-    perform fairq._check_batch(array[p_job_id], array[p_token]);
-    perform fairq._check_failure(p_delay, true);
+    perform fairq._check_held(p_job_id, p_token);
+    perform fairq._check_delay(p_delay);
     return fairq._release(p_job_id, p_token, p_delay);
 end
 $fn$;
@@ -78,7 +78,7 @@ declare
     v_at       integer;
 begin
     perform fairq._check_batch(p_job_ids, p_tokens);
-    perform fairq._check_failure(p_delay, true);
+    perform fairq._check_delay(p_delay);
     for v_at in select u.ordinality from unnest(p_job_ids) with ordinality as u(job_id) order by u.job_id, u.ordinality loop
         v_outcomes[v_at] := fairq._release(p_job_ids[v_at], p_tokens[v_at], p_delay);
     end loop;

@@ -50,7 +50,7 @@ as $fn$
 -- Locks:  the lease's row.
 -- Raises: 22023 for a null argument or a lease out of range.
 begin
-    perform fairq._check_batch(array[p_job_id], array[p_token]);
+    perform fairq._check_held(p_job_id, p_token);
     perform fairq._check_lease(p_lease);
     return fairq._renew(p_job_id, p_token, p_lease) = 'renewed';
 end

@@ -1,10 +1,78 @@
 --
 -- the scheduler: who goes next
 --
--- One step, inside the claim that needs it, under the queue's lock. _dispatch() is the step; the others are its parts in
--- the order in which it takes them: lock, remember, look, promote and expire (in their own files), apply, pick, lease,
--- charge, write down. The rule is start-time fair queueing (Goyal, Vin, Cheng 1996), one flow for each tenant, tagged when
--- a job is claimed; docs/rooms.md says it in words.
+-- One step, inside the claim that needs it, under the queue's lock. _dispatch() is the step; the others are its parts
+-- in the order in which it takes them: lock, remember, look, promote and expire (in their own files), apply, pick,
+-- lease, charge, write down. The rule is start-time fair queueing (Goyal, Vin, Cheng 1996), one flow for each tenant,
+-- tagged when a job is claimed; docs/rooms.md says it in words.
+
+create or replace function fairq._lock_holders(p_queue text)
+    returns text
+    language sql
+    stable
+    set search_path = pg_catalog, pg_temp
+as $fn$
+    -- Which session holds the queue's lock, for the message of one that could not have it. The row names the transaction
+    -- that locked it; after a wait that is a subtransaction, which no view knows. Then: who has a lock on a row of the table
+    -- and waits for none.
+    select coalesce(
+        (
+            select string_agg(distinct l.pid::text, ', ')
+            from fairq.schedulers as s
+            join pg_locks as l on l.transactionid = s.xmax and l.granted
+            where s.queue = p_queue
+        ),
+        (
+            select string_agg(distinct l.pid::text, ', ')
+            from pg_locks as l
+            where l.relation = 'fairq.schedulers'::regclass and l.mode = 'RowShareLock' and l.pid <> pg_backend_pid()
+              and l.database = (select d.oid from pg_database as d where d.datname = current_database())
+              and not exists (select from pg_locks as w where w.pid = l.pid and not w.granted)
+        )
+    )
+$fn$;
+comment on function fairq._lock_holders(text) is 'Who holds the queue''s lock. Internal.';
+revoke all on function fairq._lock_holders(text) from public;
+
+create or replace function fairq._wait_for_queue(p_queue text, p_until timestamptz)
+    returns boolean
+    language plpgsql
+    set search_path = pg_catalog, pg_temp
+as $fn$
+-- Waits for the queue's lock, a little: true when it has it, false when it may be free now.
+--
+-- A holder that rolls back to a savepoint has let go of the lock, but who waits for it waits for the whole transaction, and
+-- whoever comes next waits behind: also that holder, when it claims again, and that is a deadlock. So nobody waits longer
+-- than half of the shortest sensible deadlock_timeout before looking again; a lock that is let go of wakes its waiter at once.
+declare
+    v_timeout  text := current_setting('lock_timeout');
+    v_left     interval := p_until - clock_timestamp();
+begin
+    perform set_config(
+        'lock_timeout', greatest(1, least(50, ceil(extract(epoch from v_left) * 1000)))::integer || 'ms', true
+    );
+    insert into fairq.schedulers (queue) values (p_queue) on conflict (queue) do nothing;
+    perform from fairq.schedulers as s where s.queue = p_queue for update;
+    if not found then
+        -- a lock that is not taken and says nothing is the worst of all
+        raise exception 'the lock of queue % could not be taken', p_queue using errcode = '55000';
+    end if;
+    perform set_config('lock_timeout', v_timeout, true);
+    return true;
+exception when lock_not_available then
+    -- what was set here is undone with the rest of the block
+    if clock_timestamp() < p_until then
+        return false;
+    end if;
+    raise exception 'the lock of queue % was not free in time', p_queue
+        using
+            errcode = '55P03',
+            detail = format('Held by process %s.', coalesce(fairq._lock_holders(p_queue), 'unknown')),
+            hint = 'A claim holds it until its transaction ends: claim in a transaction of its own, and try again.';
+end
+$fn$;
+comment on function fairq._wait_for_queue(text, timestamptz) is 'Waits for the queue''s lock. Internal.';
+revoke all on function fairq._wait_for_queue(text, timestamptz) from public;
 
 create or replace function fairq._lock_queue(p_queue text)
     returns void
@@ -16,34 +84,22 @@ as $fn$
 -- Locks:  the queue's row in schedulers; waits at most 10 s, or the caller's lock_timeout.
 -- Raises: 55P03 when it was not free in time, saying which session holds it.
 declare
-    v_timeout text := current_setting('lock_timeout');
+    v_patience interval := current_setting('lock_timeout');
+    v_until    timestamptz;
 begin
-    perform from fairq.schedulers as s where s.queue = p_queue for update skip locked;
-    if found then
-        return;
-    end if;
+    loop
+        -- outside the block below, which is a subtransaction: pg_locks knows a holder by its transaction only
+        perform from fairq.schedulers as s where s.queue = p_queue for update skip locked;
+        if found then
+            return;
+        end if;
 
-    if v_timeout = '0' then
-        perform set_config('lock_timeout', '10s', true);
-    end if;
-    insert into fairq.schedulers (queue) values (p_queue) on conflict (queue) do nothing;
-    perform from fairq.schedulers as s where s.queue = p_queue for update;
-    if not found then
-        -- a lock that is not taken and says nothing is the worst of all
-        raise exception 'the lock of queue % could not be taken', p_queue using errcode = '55000';
-    end if;
-    perform set_config('lock_timeout', v_timeout, true);
-exception when lock_not_available then
-    raise exception 'the lock of queue % was not free in time', p_queue
-        using
-            errcode = '55P03',
-            detail = format('Held by process %s.', coalesce((
-                select string_agg(l.pid::text, ', ')
-                from fairq.schedulers as s
-                join pg_locks as l on l.transactionid = s.xmax and l.granted
-                where s.queue = p_queue
-            ), 'unknown')),
-            hint = 'A claim holds it until its transaction ends: claim in a transaction of its own, and try again.';
+        v_until := coalesce(
+            v_until,
+            clock_timestamp() + case when v_patience = interval '0' then interval '10 seconds' else v_patience end
+        );
+        exit when fairq._wait_for_queue(p_queue, v_until);
+    end loop;
 end
 $fn$;
 comment on function fairq._lock_queue(text) is 'Takes the queue''s lock. Internal.';
@@ -95,12 +151,18 @@ begin
         update fairq.jobs as j set changed_xid = '3' where j.queue = p_queue;
         -- its trigger stamps this transaction
         update fairq.tenants as t set weight = t.weight where t.queue = p_queue;
+        -- an attempt that ends meanwhile waits for its job's row, which the first statement has changed
         delete from fairq.settlements as s where s.queue = p_queue;
         update fairq.flows as f
         set
             stamp   = f.stamp + 1,
             running = (select count(*) from fairq.leases as l where l.queue = f.queue and l.tenant = f.tenant)
         where f.queue = p_queue;
+    else
+        -- restored before they were ever claimed: transactions that are still to come here, though not those of other rows
+        update fairq.jobs as j set changed_xid = '3'
+        where j.queue = p_queue and j.changed_xid <> pg_current_xact_id()
+          and j.changed_xid >= pg_snapshot_xmax(pg_current_snapshot());
     end if;
 
     return row(
@@ -120,9 +182,9 @@ create or replace function fairq._look(p_tick fairq.ticks, p_snap pg_snapshot, p
 as $fn$
 -- What was committed since the last tick, each change exactly once: what its snapshot had not seen and p_snap has.
 --
--- A transaction's own changes are in neither list of its own snapshot, so they are left to the next look, which knows the
--- tick's own_xid. Ended attempts are deleted as they are read: that alone makes them read once.
--- Places are lower bounds: the least time and the least id of the jobs of one tenant and priority.
+-- A transaction's own changes are in neither list of its own snapshot, so they are left to the next look, which knows
+-- the tick's own_xid. Ended attempts are deleted as they are read: that alone makes them read once. Places are lower
+-- bounds: the least time and the least id of the jobs of one tenant and priority.
 -- Index:  jobs_look_idx, settlements_look_idx, tenants_look_idx.
 declare
     v_since xid8 := pg_snapshot_xmax(p_tick.seen);
@@ -233,7 +295,8 @@ create or replace function fairq._apply(p_queue text, p_news fairq.news[], p_vir
     language plpgsql
     set search_path = pg_catalog, pg_temp
 as $fn$
--- Writes the news into the flows, all of one tenant's in one update; returns the first place of a flow that is then eligible.
+-- Writes the news into the flows, all of one tenant's in one update; returns the first place of a flow that is then
+-- eligible.
 --
 -- R2:     a flow that becomes backlogged starts no lower than the virtual time. Its debt is kept.
 -- R11:    one that was held up (cap, pause) and no longer is starts at most one job below it.
@@ -338,8 +401,8 @@ as $fn$
 -- The next jobs in order, as many as are wanted or as one pass can be sure of; and the flows found empty on the way.
 -- Null when no flow is eligible. Nothing is written or locked.
 --
--- Fair:   start tags. A flow's nth job has the tag vtime + (n - 1) * charge; the least tags go first, ties by charge, by
---         how often the flow has been picked in this pass, by who was served longest ago, by name. Of each flow only the
+-- Fair:   start tags. A flow's nth job has the tag vtime + (n - 1) * charge; the least tags go first, ties by charge,
+--         by how often the flow has been picked in this pass, by who was served longest ago, by name. Of each flow only the
 --         first few jobs are read; one that has more bounds the pass: nothing at or above its next tag may be chosen yet.
 --         Some flows read may turn out empty, so the flows not read bound it too.
 -- Index:  flows_pick_idx from the floor, or flows_key_idx for the tenants named; jobs_claim_idx from each flow's heads.
@@ -459,7 +522,8 @@ comment on function fairq._pick(fairq.ticks, pg_snapshot, xid8, integer, text[],
 revoke all on function fairq._pick(fairq.ticks, pg_snapshot, xid8, integer, text[], bigint[]) from public;
 
 create or replace function fairq._lease(
-    p_queue text, p_picks fairq.pick[], p_dispatch bigint, p_owner text, p_caller text, p_now timestamptz, p_lease interval
+    p_queue text, p_picks fairq.pick[], p_dispatch bigint, p_owner text, p_caller text, p_now timestamptz,
+    p_lease interval
 )
     returns setof fairq.claimed_job
     language plpgsql
@@ -476,7 +540,10 @@ begin
             j.created_at, gen_random_uuid() as lease_token
         from unnest(p_picks) as p
         cross join lateral (
-            select jj.* from fairq.jobs as jj where jj.ctid = p.job_row for key share skip locked
+            -- its state once more: a lock follows the row to a version that the pick has not seen
+            select jj.* from fairq.jobs as jj
+            where jj.ctid = p.job_row and jj.state = 'queued'
+            for key share skip locked
         ) as j
         where p.turn is not null
     ), complete as materialized (
@@ -524,7 +591,8 @@ create or replace function fairq._charge(p_picks fairq.pick[], p_dispatch bigint
     language plpgsql
     set search_path = pg_catalog, pg_temp
 as $fn$
--- Moves each picked flow past its jobs: charged, counted, its heads at the next one. A flow found empty only loses its heads.
+-- Moves each picked flow past its jobs: charged, counted, its heads at the next one. A flow found empty only loses its
+-- heads.
 --
 -- Locks:  the queue's lock is held.
 begin
@@ -635,7 +703,7 @@ begin
         p_tick.virtual_time := fairq._virtual_time(p_tick);
         p_tick.pick_floor := least(p_tick.pick_floor, fairq._apply(p_tick.queue, v_news, p_tick.virtual_time));
     end if;
-    if cardinality(v_news) > 0 or p_tick.ticked_at < p_now - interval '1 second' then
+    if cardinality(v_news) > 0 or p_tick.ticked_at not between p_now - interval '1 second' and p_now then
         p_tick.ticked_at := p_now;
     end if;
     p_tick.seen := p_snap;
@@ -651,7 +719,8 @@ create or replace function fairq._reopen(p_tick fairq.ticks, p_job_ids bigint[])
     language plpgsql
     set search_path = pg_catalog, pg_temp
 as $fn$
--- A head must not move past a job that was skipped because somebody held it: if they let it go, nothing will tell of it.
+-- A head must not move past a job that was skipped because somebody held it: if they let it go, nothing will tell of
+-- it.
 begin
     return fairq._apply(
         p_tick.queue,

@@ -41,6 +41,35 @@ comment on function fairq.set_tenant(text, text, double precision, integer, bool
 revoke all on function fairq.set_tenant(text, text, double precision, integer, boolean) from public;
 grant execute on function fairq.set_tenant(text, text, double precision, integer, boolean) to fairq_operator;
 
+create or replace function fairq._check_settings(p_new fairq.queues)
+    returns void
+    language plpgsql
+    set search_path = pg_catalog, pg_temp
+as $fn$
+-- The rules of the table's constraints, told by the names of the arguments.
+--
+-- Raises: 22023 for the first setting that is out of its range, given the others.
+begin
+    perform fairq._check_span('p_longest_lease', p_new.longest_lease, interval '1 microsecond', interval '7 days');
+    perform fairq._check_span('p_default_lease', p_new.default_lease, interval '1 microsecond', p_new.longest_lease);
+    if p_new.max_attempts not between 1 and 1000 then
+        perform fairq._refuse('p_max_attempts', p_new.max_attempts::text, 'a number from 1 to 1000');
+    end if;
+    perform fairq._check_span('p_backoff_cap', p_new.backoff_cap, interval '0', interval '365 days');
+    perform fairq._check_span('p_backoff_base', p_new.backoff_base, interval '0', p_new.backoff_cap);
+    if p_new.backoff_jitter not between 0 and 1 then
+        perform fairq._refuse('p_backoff_jitter', p_new.backoff_jitter::text, 'a share from 0 to 1');
+    end if;
+    if p_new.payload_limit not between 2 and 67108864 then
+        perform fairq._refuse('p_payload_limit', p_new.payload_limit::text, 'a number of bytes from 2 to 67108864');
+    end if;
+    perform fairq._check_span('p_key_ttl', p_new.key_ttl, interval '1 microsecond', interval '3650 days');
+    perform fairq._check_span('p_retention', p_new.retention, interval '0', interval '3650 days');
+end
+$fn$;
+comment on function fairq._check_settings(fairq.queues) is 'Raises 22023 for a setting out of range. Internal.';
+revoke all on function fairq._check_settings(fairq.queues) from public;
+
 create or replace function fairq.set_queue(
     p_queue          text,
     p_paused         boolean default null,
@@ -65,8 +94,7 @@ as $fn$
 -- Locks:  the queue's row in queues, which no claim ever waits for.
 -- Raises: 22023 for a setting out of range.
 declare
-    v_new        fairq.queues;
-    v_constraint text;
+    v_new fairq.queues;
 begin
     if p_queue is distinct from '*' then
         perform fairq._check_name('p_queue', p_queue, 200);
@@ -84,6 +112,7 @@ begin
     v_new.key_ttl        := coalesce(p_key_ttl, v_new.key_ttl);
     v_new.retention      := coalesce(p_retention, v_new.retention);
     v_new.notify         := coalesce(p_notify, v_new.notify);
+    perform fairq._check_settings(v_new);
 
     insert into fairq.queues as q select v_new.*
     on conflict (queue) do update
@@ -92,11 +121,14 @@ begin
       = (excluded.paused, excluded.default_lease, excluded.longest_lease, excluded.max_attempts, excluded.backoff_base,
          excluded.backoff_cap, excluded.backoff_jitter, excluded.payload_limit, excluded.key_ttl, excluded.retention,
          excluded.notify);
-exception when check_violation then
-    get stacked diagnostics v_constraint = constraint_name;
-    perform fairq._refuse('setting of queue ' || p_queue, v_new::text, 'in range (' || v_constraint || ')');
 end
 $fn$;
 comment on function fairq.set_queue(text, boolean, interval, interval, integer, interval, interval, double precision, integer, interval, interval, boolean) is 'Changes the settings given of a queue, or of all queues without settings of their own (*).';
-revoke all on function fairq.set_queue(text, boolean, interval, interval, integer, interval, interval, double precision, integer, interval, interval, boolean) from public;
-grant execute on function fairq.set_queue(text, boolean, interval, interval, integer, interval, interval, double precision, integer, interval, interval, boolean) to fairq_operator;
+revoke all on function fairq.set_queue(
+    text, boolean, interval, interval, integer, interval, interval, double precision, integer, interval, interval,
+    boolean
+) from public;
+grant execute on function fairq.set_queue(
+    text, boolean, interval, interval, integer, interval, interval, double precision, integer, interval, interval,
+    boolean
+) to fairq_operator;

@@ -14,4 +14,5 @@ as $fn$
 $fn$;
 comment on function fairq.current_tenant_id() is 'The tenant this session acts for: the setting app.tenant_id, null when there is none. It trusts the connection to say so: use it where your own code opens the connection.';
 revoke all on function fairq.current_tenant_id() from public;
-grant execute on function fairq.current_tenant_id() to fairq_owner, fairq_api, fairq_worker, fairq_producer, fairq_tenant, fairq_operator;
+grant execute on function fairq.current_tenant_id(
+) to fairq_owner, fairq_api, fairq_worker, fairq_producer, fairq_tenant, fairq_operator;

@@ -13,4 +13,5 @@ as $fn$
 $fn$;
 comment on function fairq.schema_version() is 'The schema version installed here: the number of the last migration.';
 revoke all on function fairq.schema_version() from public;
-grant execute on function fairq.schema_version() to fairq_api, fairq_worker, fairq_producer, fairq_tenant, fairq_operator;
+grant execute on function fairq.schema_version(
+) to fairq_api, fairq_worker, fairq_producer, fairq_tenant, fairq_operator;

@@ -1,0 +1,171 @@
+-- An illegal state cannot be stored: every constraint violated once, by the owner, whom no function stands before.
+select plan(7);
+
+-- a good row of each table
+create temp table good (relation text primary key, fields jsonb);
+insert into good values
+    ('jobs', '{"job_id": -1, "queue": "q", "tenant": "t", "task": "k", "payload": {}, "priority": 2, "state": "queued",
+        "attempts": 0, "max_attempts": 5, "run_at": "2024-01-01", "cost": 1, "created_at": "2024-01-01", "changed_xid": "3"}'),
+    ('leases', '{"job_id": -1, "queue": "q", "tenant": "t", "caller": "c", "lease_owner": "w", "attempt": 1, "dispatch": 1,
+        "lease_token": "00000000-0000-4000-8000-000000000000", "started_at": "2024-01-01", "lease_expires_at": "2024-01-02"}'),
+    ('finished_jobs', '{"job_id": -1, "queue": "q", "tenant": "t", "task": "k", "payload": {}, "priority": 2, "attempts": 1,
+        "state": "succeeded", "max_attempts": 5, "run_at": "2024-01-01", "cost": 1, "created_at": "2024-01-01", "result": {},
+        "started_at": "2024-01-01", "finished_at": "2024-01-02", "lease_owner": "w", "token_hash": "\\x00"}'),
+    ('job_log', '{"log_id": -1, "job_id": -1, "queue": "q", "tenant": "t", "event_type": "released", "attempt": 1,
+        "actor": "w", "details": {}, "created_at": "2024-01-01"}'),
+    ('job_keys', '{"tenant": "t", "operation_key": "k", "job_id": -1, "payload_hash": "\\x00", "expires_at": "2024-01-01"}'),
+    ('queues', '{"queue": "q", "paused": false, "default_lease": "30 s", "longest_lease": "1 h", "max_attempts": 5,
+        "backoff_base": "5 s", "backoff_cap": "1 h", "backoff_jitter": 0.2, "payload_limit": 1000, "key_ttl": "1 day",
+        "retention": "1 day", "notify": false}'),
+    -- a trigger sets changed_xid, so that it is never null
+    ('tenants', '{"queue": "q", "tenant": "t", "weight": 1, "paused": false, "changed_xid": "3"}'),
+    ('flows', '{"queue": "q", "tenant": "t", "weight": 1, "paused": false, "vtime": 0, "running": 0, "served": 0, "stamp": 0,
+        "head_at": [null, null, null, null], "head_id": [null, null, null, null]}'),
+    ('schedulers', '{"queue": "q"}'),
+    ('ticks', '{"queue": "q", "tick_id": 1, "ticked_at": "2024-01-01", "boot_at": "2024-01-01", "system_identifier": 1,
+        "seen": "1:1:", "own_xid": "1", "virtual_time": 0, "promote_floor": "-infinity",
+        "pick_floor": {"vtime": 0, "charge": 0, "served": 0, "tenant": ""},
+        "expire_floor": "-infinity", "found_empty": false}'),
+    ('settlements', '{"queue": "q", "tenant": "t", "ended_xid": "3", "attempts": 1}'),
+    ('access_grants', '{"role_name": "r", "verb": "claim", "queue": "q", "tenant": "t"}');
+
+-- stores a good row with some fields changed, and takes it back: the error it met, if any
+create function pg_temp.store(p_relation text, p_change jsonb default '{}', p_times integer default 1) returns text
+language plpgsql as $fn$
+declare
+    v_columns text := (
+        select string_agg(quote_ident(a.attname), ', ' order by a.attnum) from pg_attribute as a
+        where a.attrelid = ('fairq.' || p_relation)::regclass and a.attnum > 0 and a.attgenerated = ''
+    );
+    v_what text;
+begin
+    set local role fairq_owner;
+    for i in 1..p_times loop
+        execute format(
+            'insert into fairq.%1$I (%2$s) select %2$s from jsonb_populate_record(null::fairq.%1$I, $1)', p_relation,
+            v_columns
+        ) using (select g.fields || p_change from good as g where g.relation = p_relation);
+    end loop;
+    raise exception 'stored' using errcode = 'QF999';
+exception
+    when sqlstate 'QF999' then
+        return 'stored';
+    when integrity_constraint_violation then
+        get stacked diagnostics v_what = constraint_name;
+        if v_what = '' then
+            get stacked diagnostics v_what = column_name;
+        end if;
+        return sqlstate || ' ' || v_what;
+end
+$fn$;
+grant select on good to fairq_owner;
+
+select set_eq(
+    'select c.relname::text from pg_class as c where c.relnamespace = ''fairq''::regnamespace and c.relkind = ''r''',
+    'select g.relation from good as g', 'every table is tested'
+);
+select results_eq(
+    'select g.relation, pg_temp.store(g.relation) from good as g order by 1',
+    'select g.relation, ''stored'' from good as g order by 1', 'a good row is stored'
+);
+
+create temp table bad (relation text, rule text, change jsonb);
+insert into bad values
+    ('jobs', 'state_known', '{"state": "running"}'),
+    ('jobs', 'state_known', '{"state": "succeeded"}'),
+    ('jobs', 'priority_known', '{"priority": 4}'),
+    ('jobs', 'priority_known', '{"priority": -1}'),
+    ('jobs', 'attempts_within_limit', '{"attempts": -1}'),
+    ('jobs', 'attempts_within_limit', '{"attempts": 5}'),
+    ('jobs', 'attempts_within_limit', '{"max_attempts": 0}'),
+    ('jobs', 'cost_in_range', '{"cost": 0}'),
+    ('jobs', 'cost_in_range', '{"cost": 1000001}'),
+    ('jobs', 'cost_in_range', '{"cost": "NaN"}'),
+    ('jobs', 'payload_is_object', '{"payload": []}'),
+    ('jobs', 'run_at_finite', '{"run_at": "infinity"}'),
+    ('jobs', 'run_at_finite', '{"run_at": "-infinity"}'),
+    ('jobs', 'names_not_empty', '{"queue": ""}'),
+    ('jobs', 'names_not_empty', '{"tenant": ""}'),
+    ('jobs', 'names_not_empty', '{"task": ""}'),
+    ('leases', 'attempt_positive', '{"attempt": 0}'),
+    ('leases', 'ends_after_start', '{"lease_expires_at": "2024-01-01"}'),
+    ('finished_jobs', 'state_known', '{"state": "running", "result": null}'),
+    ('finished_jobs', 'started_iff_owned', '{"lease_owner": null}'),
+    ('finished_jobs', 'started_iff_owned', '{"token_hash": null}'),
+    ('finished_jobs', 'started_iff_owned', '{"state": "cancelled", "started_at": null, "result": null}'),
+    ('finished_jobs', 'ran_unless_cancelled', '{"started_at": null, "lease_owner": null, "token_hash": null}'),
+    ('finished_jobs', 'result_only_if_succeeded', '{"state": "dead"}'),
+    ('job_log', 'event_known', '{"event_type": "succeeded"}'),
+    ('job_log', 'details_is_object', '{"details": 1}'),
+    ('queues', 'name_not_empty', '{"queue": ""}'),
+    ('queues', 'leases_in_range', '{"default_lease": "0"}'),
+    ('queues', 'leases_in_range', '{"default_lease": "2 h"}'),
+    ('queues', 'leases_in_range', '{"longest_lease": "8 days"}'),
+    ('queues', 'max_attempts_in_range', '{"max_attempts": 0}'),
+    ('queues', 'max_attempts_in_range', '{"max_attempts": 1001}'),
+    ('queues', 'backoff_in_range', '{"backoff_base": "-1 s"}'),
+    ('queues', 'backoff_in_range', '{"backoff_base": "2 h"}'),
+    ('queues', 'backoff_in_range', '{"backoff_cap": "366 days"}'),
+    ('queues', 'backoff_in_range', '{"backoff_jitter": 1.1}'),
+    ('queues', 'backoff_in_range', '{"backoff_jitter": "NaN"}'),
+    ('queues', 'payload_limit_in_range', '{"payload_limit": 1}'),
+    ('queues', 'payload_limit_in_range', '{"payload_limit": 67108865}'),
+    ('queues', 'times_in_range', '{"key_ttl": "0"}'),
+    ('queues', 'times_in_range', '{"key_ttl": "3651 days"}'),
+    ('queues', 'times_in_range', '{"retention": "-1 s"}'),
+    ('queues', 'times_in_range', '{"retention": "3651 days"}'),
+    ('tenants', 'names_not_empty', '{"queue": ""}'),
+    ('tenants', 'names_not_empty', '{"tenant": ""}'),
+    ('tenants', 'weight_in_range', '{"weight": 0}'),
+    ('tenants', 'weight_in_range', '{"weight": "NaN"}'),
+    ('tenants', 'weight_in_range', '{"weight": 1000001}'),
+    ('tenants', 'max_running_not_negative', '{"max_running": -1}'),
+    ('flows', 'running_not_negative', '{"running": -1}'),
+    ('flows', 'four_heads', '{"head_at": [null, null, null]}'),
+    ('flows', 'four_heads', '{"head_id": []}'),
+    ('settlements', 'attempts_positive', '{"attempts": 0}'),
+    ('access_grants', 'verb_known', '{"verb": "drop"}');
+
+select results_eq(
+    'select b.relation, b.change, pg_temp.store(b.relation, b.change) from bad as b order by 1, b.rule, 2',
+    'select b.relation, b.change, format(''23514 %s_%s'', b.relation, b.rule) from bad as b order by 1, b.rule, 2',
+    'each check refuses what it forbids'
+);
+select set_eq(
+    $$ select k.conname::text from pg_constraint as k
+       where k.connamespace = 'fairq'::regnamespace and k.contype not in ('n', 'p') $$,
+    $$ select b.relation || '_' || b.rule from bad as b $$,
+    'every constraint is tested: a new one belongs into the list above'
+);
+
+-- keys
+select results_eq(
+    $$ select k.conname::text, pg_temp.store(c.relname, '{}', 2)
+       from pg_constraint as k join pg_class as c on c.oid = k.conrelid
+       where k.connamespace = 'fairq'::regnamespace and k.contype = 'p' order by 1 $$,
+    $$ select k.conname::text, '23505 ' || k.conname from pg_constraint as k
+       where k.connamespace = 'fairq'::regnamespace and k.contype = 'p' order by 1 $$,
+    'each primary key refuses a second row'
+);
+select set_eq(
+    $$ select c.relname::text from pg_class as c where c.relnamespace = 'fairq'::regnamespace and c.relkind = 'r'
+       and not exists (select from pg_constraint as k where k.conrelid = c.oid and k.contype = 'p') $$,
+    array['flows', 'settlements'],
+    'every table has one but two: settlements are a bag, and flows are kept apart by the queue''s lock'
+);
+
+-- nulls
+select results_eq(
+    $$ select c.relname || '.' || a.attname, pg_temp.store(c.relname, jsonb_build_object(a.attname, null))
+       from pg_attribute as a join pg_class as c on c.oid = a.attrelid
+       where c.relnamespace = 'fairq'::regnamespace and c.relkind = 'r' and a.attnum > 0 and a.attnotnull
+         and a.attgenerated = '' order by 1 $$,
+    $$ select c.relname || '.' || a.attname,
+              case when (c.relname, a.attname) = ('tenants', 'changed_xid') then 'stored' else '23502 ' || a.attname end
+       from pg_attribute as a join pg_class as c on c.oid = a.attrelid
+       where c.relnamespace = 'fairq'::regnamespace and c.relkind = 'r' and a.attnum > 0 and a.attnotnull
+         and a.attgenerated = '' order by 1 $$,
+    'no column that must have a value takes null'
+);
+
+select * from finish();

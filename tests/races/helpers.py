@@ -1,0 +1,230 @@
+"""What the race tests share: the books of a queue, pauses inside a claim, and errors that count as failures."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+from collections import Counter
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import psycopg
+
+from tests.support import (
+    Background,
+    Database,
+    NeverHappened,
+    Session,
+    in_background,
+    mutant,
+    wait_until,
+    wait_until_blocked,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+
+    from typing_extensions import Self
+
+NOBODY = "nobody"
+_numbers = itertools.count(1)
+
+
+def check(call: Callable[..., None]) -> Callable[..., None]:
+    """
+    Make a check of a function of a database: an SQL error, and a wait for what never happens, are failures of it.
+
+    So a mutant counts as killed when it makes the scheduler raise or hang, too.
+    """
+
+    @functools.wraps(call)
+    def wrapped(db: Database, *args: Any) -> None:
+        try:
+            call(db, *args)
+        except psycopg.errors.SyntaxErrorOrAccessRuleViolation:
+            # nonsense, and no answer of the scheduler
+            raise
+        except (psycopg.Error, NeverHappened) as error:
+            if "storm seed" not in str(getattr(error, "__notes__", "")):
+                raise AssertionError(f"{type(error).__name__}: {error}") from error
+            raise AssertionError(f"{type(error).__name__}: {error} ({error.__notes__})") from error
+
+    return wrapped
+
+
+def ids(jobs: Iterable[Any]) -> list[int]:
+    """The ids of claimed jobs."""
+    return [job.job_id for job in jobs]
+
+
+def look(db: Session, queue: str = "default") -> None:
+    """Let the scheduler catch up with all that is committed, without handing out a job."""
+    assert db.claim(1, queue=queue, tenant=NOBODY) == []
+
+
+def drain(db: Session, queue: str = "default", batch: int = 100) -> list[int]:
+    """Claim and complete until nothing is left: the ids in order of dispatch."""
+    done: list[int] = []
+    while jobs := db.claim(batch, queue=queue):
+        assert set(db.complete_all(jobs).values()) == {"succeeded"}
+        done += ids(jobs)
+    return done
+
+
+def check_books(db: Session, enqueued: Iterable[int]) -> None:
+    """
+    Every job is accounted for once, and the scheduler's own state agrees with the jobs and leases.
+
+    Nothing may be under way. Looks first, so that the scheduler knows what there is to know.
+    """
+    kept = Counter(row.job_id for row in db.rows("select job_id from fairq.all_jobs"))
+    assert kept == Counter(enqueued)
+    queues = [row.queue for row in db.rows("select queue from fairq.schedulers")]
+    for queue in queues:
+        look(db, queue)
+    assert_agrees(db)
+
+
+def assert_agrees(db: Session) -> None:
+    """What the scheduler believes is what is there; each row of an answer is a fault."""
+    for fault, query in BELIEFS.items():
+        assert db.rows(query) == [], fault
+
+
+BELIEFS = {
+    "a lease without a job": """
+        select l.job_id from fairq.leases as l
+        where not exists (select from fairq.jobs as j where j.job_id = l.job_id)
+    """,
+    "a scheduled job that runs": """
+        select j.job_id from fairq.jobs as j join fairq.leases as l using (job_id) where j.state <> 'queued'
+    """,
+    "a tenant with two flows": "select queue, tenant from fairq.flows group by queue, tenant having count(*) > 1",
+    "two ticks of a queue": "select queue from fairq.ticks group by queue having count(*) > 1",
+    "a settlement that no look has read": "select * from fairq.settlements",
+    "a wrong count of what runs": """
+        select f.queue, f.tenant, f.running, count(l.job_id) from fairq.flows as f
+        left join fairq.leases as l on l.queue = f.queue and l.tenant = f.tenant
+        group by f.queue, f.tenant, f.running
+        having f.running <> count(l.job_id)
+    """,
+    "a job before its tenant's head": """
+        select j.queue, j.tenant, j.job_id from fairq.jobs as j
+        left join fairq.flows as f on f.queue = j.queue and f.tenant = j.tenant
+        where j.state = 'queued'
+          and not exists (select from fairq.leases as l where l.job_id = j.job_id)
+          and (f.head_at[j.priority + 1], f.head_id[j.priority + 1]) <= (j.run_at, j.job_id) is not true
+          and exists (select from fairq.schedulers as s where s.queue = j.queue)
+    """,
+    "a flow below the floor of the pick": """
+        select f.queue, f.tenant from fairq.flows as f join fairq.ticks as t using (queue)
+        where f.eligible and f.vtime < t.pick_floor
+    """,
+    "a scheduled job below the floor of promote": """
+        select j.job_id from fairq.jobs as j join fairq.ticks as t using (queue)
+        where j.state = 'scheduled' and j.run_at < t.promote_floor
+    """,
+    "a lease below the floor of expire": """
+        select l.job_id from fairq.leases as l join fairq.ticks as t using (queue)
+        where l.lease_expires_at < t.expire_floor
+    """,
+}
+
+
+def let_leases_end(db: Session, queue: str = "default") -> None:
+    """Come back when no lease is left; each wait is for a clock that the leases set."""
+    wait_until(
+        lambda: look(db, queue) or not db.rows("select 1 from fairq.leases where queue = %s", queue), "leases to end"
+    )
+
+
+def waits(db: Database, session: Session, call: Callable[[], Any]) -> Background:
+    """Start `call` on `session`, which must come to wait for a lock."""
+    begun = in_background(call)
+    wait_until_blocked(db, session, timeout=3)
+    return begun
+
+
+class Gate:
+    """A place inside a claim where the session named `paused` stops until it is opened."""
+
+    def __init__(self, db: Database) -> None:
+        self.keeper = db.session()
+        self.db = db
+
+    def stop(self, session: Session, call: Callable[[], Any]) -> Background:
+        """Start `call` on `session` and come back when it stands at the gate."""
+        self.close()
+        return waits(self.db, session, call)
+
+    def close(self) -> None:
+        self.keeper.execute("select pg_advisory_lock(4711)")
+
+    def open(self) -> None:
+        self.keeper.execute("select pg_advisory_unlock_all()")
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.open()
+
+
+@contextmanager
+def gate_before(db: Database, event: str) -> Iterator[Gate]:
+    """
+    A gate before a statement of the scheduler: `gate_before(db, "update on fairq.flows")`.
+
+    The statement's snapshot is taken, and none of its rows is changed.
+    """
+    name = f"gate_{next(_numbers)}"
+    _make_gate(db)
+    db.execute(f"create trigger {name} before {event} for each statement execute function public.stop_at_gate()")
+    try:
+        with Gate(db) as gate:
+            yield gate
+    finally:
+        db.execute(f"drop trigger {name} on {event.split(' on ')[1]}")
+
+
+@contextmanager
+def gate_inside(db: Database, function: str, old: str) -> Iterator[Gate]:
+    """A gate inside a statement: `old`, a piece of it, is `from unnest(p_picks) as p` and what follows."""
+    _make_gate(db)
+    text = db.value("select pg_get_functiondef(oid) from pg_proc where proname = %s", function)
+    mutant(
+        db,
+        function,
+        old,
+        old.replace("unnest(p_picks) as p", "(select u.* from unnest(p_picks) as u where public.at_gate()) as p"),
+    )
+    try:
+        with Gate(db) as gate:
+            yield gate
+    finally:
+        db.execute(text)
+
+
+def _make_gate(db: Database) -> None:
+    db.execute("""
+        create or replace function public.at_gate() returns boolean language plpgsql as $$
+        begin
+            if current_setting('application_name') = 'paused' then
+                perform pg_advisory_lock_shared(4711);
+                perform pg_advisory_unlock_shared(4711);
+            end if;
+            return true;
+        end
+        $$;
+        create or replace function public.stop_at_gate() returns trigger language plpgsql as $$
+        begin
+            perform public.at_gate();
+            return null;
+        end
+        $$
+    """)
+
+
+def paused_session(db: Database, **how: Any) -> Session:
+    """A session that gates stop."""
+    return db.session(application_name="paused", **how)

@@ -1,0 +1,352 @@
+"""
+The look: every change is read exactly once, whenever it is committed.
+"""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import TYPE_CHECKING
+
+import psycopg
+import pytest
+
+from tests.support import wait_until
+
+from .helpers import (
+    assert_agrees,
+    check,
+    check_books,
+    drain,
+    gate_before,
+    gate_inside,
+    ids,
+    look,
+    paused_session,
+    waits,
+)
+
+if TYPE_CHECKING:
+    from tests.support import Database
+
+HOUR = timedelta(hours=1)
+NOW = timedelta(0)
+
+
+@check
+def check_a_late_commit_is_found(db: Database) -> None:
+    """Jobs committed two looks after they were enqueued are found, once; what is older is never hidden by them."""
+    slow = db.session(autocommit=False)
+    early = db.given_jobs("a", 2)
+    late = slow.given_jobs("a", 2) + slow.given_jobs("new", 1)
+    assert ids(db.claim(1)) == early[:1]
+    between = db.given_jobs("b", 1)
+    look(db)
+    assert sorted(ids(db.claim(10))) == early[1:] + between
+    slow.conn.commit()
+    assert sorted(ids(db.claim(10))) == late
+    assert db.claim(10) == []
+    assert_agrees(db)
+
+
+def test_a_late_commit_is_found(db: Database) -> None:
+    """A producer that commits after two looks is read by the third."""
+    check_a_late_commit_is_found(db)
+
+
+@check
+def check_children_are_found_once_committed(db: Database) -> None:
+    """What a transaction enqueues around its own claims is not claimable in it, and all of it afterwards."""
+    parents = db.given_jobs("a", 3)
+    worker = db.session(autocommit=False)
+    children = worker.given_jobs("child", 1) + worker.given_jobs("a", 1)
+    # a younger transaction is done before the claim looks
+    parents += db.given_jobs("b", 1)
+    assert set(ids(worker.claim(2))) <= set(parents)
+    children += worker.given_jobs("child", 2)
+    claimed = ids(worker.claim(10))
+    assert set(claimed) <= set(parents)
+    assert len(claimed) == 2
+    children += worker.given_jobs("child", 1) + worker.given_jobs("newer", 1)
+    worker.conn.commit()
+    assert sorted(ids(db.claim(10))) == sorted(children)
+    check_books(db, parents + children)
+
+
+def test_children_are_found_once_committed(db: Database) -> None:
+    """Claim and enqueue in one transaction: its own jobs come once it is committed."""
+    check_children_are_found_once_committed(db)
+
+
+@check
+def check_savepoints_leave_nothing_behind(db: Database) -> None:
+    """A claim and children rolled back to a savepoint never were; those around them are."""
+    jobs = db.given_jobs("a", 2)
+    worker = db.session(autocommit=False)
+    jobs += worker.given_jobs("a", 1)
+    worker.execute("savepoint s")
+    assert len(worker.claim(10)) == 2
+    worker.given_jobs("undone", 3)
+    worker.execute("rollback to savepoint s")
+    jobs += db.given_jobs("b", 1)
+    assert len(worker.claim(1)) == 1
+    jobs += worker.given_jobs("b", 1)
+    worker.execute("savepoint s")
+    worker.claim(1)
+    worker.execute("rollback to savepoint s")
+    worker.conn.commit()
+    assert len(db.claim(10)) == len(jobs) - 1
+    check_books(db, jobs)
+
+
+def test_savepoints_leave_nothing_behind(db: Database) -> None:
+    """Savepoints around claims and children."""
+    check_savepoints_leave_nothing_behind(db)
+
+
+@check
+def check_a_job_put_back_is_found(db: Database) -> None:
+    """Released, failed, expired, snoozed, revived: each is found again, though its tenant has nothing else."""
+    (job,) = db.given_jobs("a", 1)
+    for put_back in (
+        lambda held: db.release(held),
+        lambda held: db.fail(held, retry_delay=NOW),
+        lambda held: db.fail(held, retry=False) and db.retry(job),
+        lambda held: db.release(held, delay=HOUR) and db.reschedule(job, delay=NOW),
+        lambda held: db.release(held) and db.cancel(job) and db.retry(job),
+    ):
+        (held,) = db.claim(10)
+        look(db)
+        put_back(held)
+        assert_agrees_after_look(db)
+    db.claim(1, lease=timedelta(milliseconds=1))
+    db.execute("select pg_sleep(0.002)")
+    assert db.expire() == 1
+    assert ids(db.claim(1)) == [job]
+    check_books(db, [job])
+
+
+def assert_agrees_after_look(db: Database) -> None:
+    """The beliefs hold once the scheduler has looked."""
+    look(db)
+    assert_agrees(db)
+
+
+def test_a_job_put_back_is_found(db: Database) -> None:
+    """Every way back into the queue is read by the next look."""
+    check_a_job_put_back_is_found(db)
+
+
+@check
+def check_a_promoted_job_is_found(db: Database) -> None:
+    """A job that cron has promoted, before or after a look at it as scheduled, is found."""
+    for first_look in (True, False):
+        (job,) = db.given_jobs("a", 1, delay=timedelta(milliseconds=10))
+        if first_look:
+            look(db)
+        wait_until(db.promote, "the job to be due")
+        look(db)
+        assert ids(db.claim(10)) == [job]
+        check_books(db, db.job_ids("a"))
+
+
+def test_a_promoted_job_is_found(db: Database) -> None:
+    """promote_due_jobs() by somebody's cron."""
+    check_a_promoted_job_is_found(db)
+
+
+GATES = [
+    "delete on fairq.settlements",
+    "insert or update on fairq.flows",
+    "insert on fairq.leases",
+    "delete or insert on fairq.ticks",
+]
+
+
+@check
+def check_commits_inside_a_claim(db: Database, event: str = "insert or update on fairq.flows") -> None:
+    """While a claim stands between two of its steps, everything else happens and is committed; nothing is lost by it."""
+    db.set_tenant("capped", max_running=1)
+    jobs = db.given_jobs("capped", 4) + db.given_jobs("a", 8)
+    running = db.claim(6)
+    scheduled = db.given_jobs("a", 2, delay=HOUR)
+    look(db)
+    jobs += scheduled + db.given_jobs("a", 1) + db.given_jobs("b", 3)
+    assert db.execute("set statement_timeout = '3s'")
+    # at its cap: no claim holds these, so that nobody waits for one
+    waiting = jobs[1:4]
+    # one attempt has ended before, so that the look has something to settle
+    db.complete(running[0])
+
+    worker = paused_session(db)
+    slow = db.session(autocommit=False)
+    jobs += slow.given_jobs("a", 1) + slow.given_jobs("slow", 1)
+    with gate_before(db, event) as gate:
+        claim = gate.stop(worker, lambda: worker.claim(4))
+        slow.conn.commit()
+        jobs += db.given_jobs("a", 1, priority=0) + db.given_jobs("newcomer", 2)
+        db.complete(running[1])
+        db.release(running[2])
+        db.fail(running[3], retry_delay=NOW)
+        db.fail(running[4], retry=False)
+        db.retry(running[4].job_id)
+        db.cancel(waiting[0])
+        db.reschedule(waiting[1], delay=HOUR)
+        db.reschedule(waiting[2], priority=0)
+        db.reschedule(scheduled[0], delay=NOW)
+        db.set_tenant("b", max_running=1)
+        gate.open()
+        claimed = claim.result()
+    assert len(claimed) == 4
+    check_books(db, jobs)
+
+    db.set_tenant("b")
+    db.complete_all([*claimed, running[5]])
+    for job in (waiting[1], scheduled[1]):
+        db.reschedule(job, delay=NOW)
+    drain(db)
+    states = {row.state for row in db.rows("select state from fairq.all_jobs")}
+    assert states <= {"succeeded", "cancelled"}
+    check_books(db, jobs)
+
+
+@pytest.mark.parametrize("event", GATES)
+def test_commits_inside_a_claim(db: Database, event: str) -> None:
+    """Commits that fall between the look, the pick, the lease and the tick of one claim are not lost."""
+    check_commits_inside_a_claim(db, event)
+
+
+@check
+def check_a_job_put_off_is_not_leased(db: Database) -> None:
+    """A job that is put off or cancelled between its pick and its lock stays so, and the claim hands out others."""
+    off, gone, last = db.given_jobs("a", 3)
+    worker = paused_session(db)
+    with gate_inside(db, "_lease", "from unnest(p_picks) as p\n        cross") as gate:
+        claim = gate.stop(worker, lambda: worker.claim(2))
+        assert db.reschedule(off, delay=HOUR) == "scheduled"
+        assert db.cancel(gone) == "cancelled"
+        gate.open()
+        assert ids(claim.result()) == [last]
+    assert db.state(off) == "scheduled"
+    assert db.state(gone) == "cancelled"
+    check_books(db, [off, gone, last])
+
+
+def test_a_job_put_off_is_not_leased(db: Database) -> None:
+    """Rescheduled or cancelled after the lease's statement has begun, before it has locked the row."""
+    check_a_job_put_off_is_not_leased(db)
+
+
+@check
+def check_attempts_that_end_during_a_rebuild_are_counted(db: Database) -> None:
+    """The memory is rebuilt on another cluster; attempts that end meanwhile are neither lost nor counted twice."""
+    jobs = db.given_jobs("a", 4)
+    held = db.claim(3)
+    look(db)
+    db.complete(held[0])
+    worker, other = paused_session(db), db.session()
+
+    on_another_cluster(db)
+    with gate_before(db, "update on fairq.jobs") as gate:
+        rebuild = gate.stop(worker, lambda: look(worker))
+        assert db.complete(held[1])
+        gate.open()
+        rebuild.result()
+    assert_agrees_after_look(db)
+
+    on_another_cluster(db)
+    with gate_before(db, "delete on fairq.settlements") as gate:
+        rebuild = gate.stop(worker, lambda: look(worker))
+        # it has its lease, and waits for the job's row, which the rebuild has changed
+        end = waits(db, other, lambda: other.complete(held[2]))
+        gate.open()
+        rebuild.result()
+        try:
+            end.result()
+        except psycopg.errors.SerializationFailure:
+            # then nothing of it may stay, and it may try again
+            assert db.complete(held[2])
+    assert db.state(held[2].job_id) == "succeeded"
+    assert_agrees_after_look(db)
+    assert ids(db.claim(10)) == jobs[3:]
+    check_books(db, jobs)
+
+
+def on_another_cluster(db: Database) -> None:
+    """As if the database had been restored here: transaction ids are said to come from elsewhere."""
+    db.execute("update fairq.ticks set system_identifier = 0, boot_at = '-infinity'")
+
+
+def test_attempts_that_end_during_a_rebuild_are_counted(db: Database) -> None:
+    """Complete between the steps of a rebuild."""
+    check_attempts_that_end_during_a_rebuild_are_counted(db)
+
+
+@check
+def check_the_memory_of_another_cluster_is_not_trusted(db: Database) -> None:
+    """Transaction ids that mean nothing here, too high or too low, hide no job; what runs is counted anew, once."""
+    for far in (10**12, 3):
+        jobs = db.given_jobs("a", 4) + db.given_jobs("virgin", 2, queue=f"virgin-{far}")
+        held = db.claim(3)
+        db.complete(held[0])
+        late = db.given_jobs("late", 1)
+        # as a dump brings them: all of one cluster, none of this one
+        db.execute("set session_replication_role = replica")
+        db.execute("update fairq.jobs set changed_xid = %s::text::xid8", far)
+        db.execute("update fairq.tenants set changed_xid = %s::text::xid8", far)
+        db.execute("update fairq.settlements set ended_xid = %s::text::xid8", far)
+        db.execute(
+            "update fairq.ticks set seen = %s::text::pg_snapshot, own_xid = %s::text::xid8", f"{far}:{far}:", far
+        )
+        db.execute("reset session_replication_role")
+        on_another_cluster(db)
+        assert_agrees_after_look(db)
+        assert sorted(ids(db.claim(10))) == [jobs[3], *late]
+        assert sorted(ids(db.claim(10, queue=f"virgin-{far}"))) == jobs[4:]
+        assert db.claim(10) == []
+        running = db.rows("select job_id, lease_token from fairq.leases")
+        assert set(db.complete_all(running).values()) == {"succeeded"}
+        assert_agrees_after_look(db)
+
+
+def test_the_memory_of_another_cluster_is_not_trusted(db: Database) -> None:
+    """A restore, played by hand: see test_crash.py for real ones."""
+    check_the_memory_of_another_cluster_is_not_trusted(db)
+
+
+@check
+def check_a_skipped_job_is_found_later(db: Database) -> None:
+    """A head does not move past a job that somebody held, when the tenant's later jobs are claimed."""
+    first, *others = db.given_jobs("a", 3)
+    holder = db.session(autocommit=False)
+    holder.execute("select from fairq.jobs where job_id = %s for update", first)
+    impatient = db.session()
+    impatient.execute("set lock_timeout = '1s'")
+    assert ids(impatient.claim(1)) == others[:1]
+    assert ids(impatient.claim(10)) == others[1:]
+    assert impatient.claim(10) == []
+    holder.conn.rollback()
+    assert ids(db.claim(10)) == [first]
+    check_books(db, [first, *others])
+
+
+def test_a_skipped_job_is_found_later(db: Database) -> None:
+    """Jobs skipped because they were locked come when they are free."""
+    check_a_skipped_job_is_found_later(db)
+
+
+@check
+def check_a_clock_set_back_hides_nothing(db: Database) -> None:
+    """A clock that is set back (a failover) hides neither leases nor scheduled jobs for ever."""
+    db.given_jobs("a", 2)
+    dispatch = """
+        select job_id from fairq._dispatch('default', 'w', 'w', 1, interval '1 minute', '{*}', now() + %s::interval)
+    """
+    first = db.rows(dispatch, "2 hours")
+    second = db.rows(dispatch, "0")
+    assert first != second
+    assert db.rows(dispatch, "2 minutes") == second
+
+
+def test_a_clock_set_back_hides_nothing(db: Database) -> None:
+    """The floors follow a clock that is set back."""
+    check_a_clock_set_back_hides_nothing(db)
