@@ -170,7 +170,7 @@ begin
     return row(
         p_queue, coalesce(p_tick.tick_id, 0), p_now, null, null, '1:1:'::pg_snapshot, '1'::xid8,
         coalesce(p_tick.virtual_time, 0), row(0, 0, 0, '')::fairq.place, '-infinity'::timestamptz,
-        '-infinity'::timestamptz, '-infinity'::timestamptz, false, p_settings.charge,
+        '-infinity'::timestamptz, '-infinity'::timestamptz, false, coalesce(p_tick.charge, p_settings.charge),
         (select count(*) from fairq.leases as l where l.queue = p_queue), coalesce(p_tick.backlogged, 0),
         coalesce(p_tick.milliweight, 0), coalesce(p_tick.activations, 0), p_tick.mean, p_settings.burst, p_now
     )::fairq.ticks;
@@ -363,7 +363,8 @@ begin
         return 0;
     end if;
     return floor(
-        (p_tick.activations * 2654435769 % 4294967296)::double precision / 4294967296
+        -- numeric: there may be more activations than a bigint has room for after this
+        (p_tick.activations::numeric * 2654435769 % 4294967296)::double precision / 4294967296
         * least(p_charge, p_charge * p_weight * p_tick.backlogged * 1000 / p_tick.milliweight)
     );
 end
@@ -588,8 +589,10 @@ declare
     v_flow  fairq.flows;
     v_start bigint;
     v_can   boolean;
+    v_over  bigint := p_tick.milliweight;
 begin
     p_tick := fairq._count_entrants(p_tick, p_news);
+    v_over := p_tick.milliweight - v_over;
     for v_new in select m.* from fairq._merged(p_news, p_endings) as m loop
         select f.* into v_was from fairq.flows as f
         where f.queue = p_tick.queue and f.tenant = v_new.tenant
@@ -609,6 +612,7 @@ begin
 
         if v_new.arrived and not v_was.has_work then
             p_tick.activations := p_tick.activations + 1;
+            v_over := v_over - round(v_flow.weight * 1000)::bigint;
             v_start := p_tick.virtual_time;
             if v_flow.vtime <= v_start then
                 v_start := v_start + fairq._spread(p_tick, v_flow.weight, v_flow.charge);
@@ -636,6 +640,8 @@ begin
             );
         end if;
     end loop;
+    -- a wish that was committed since the entrants were counted is in force for their flows: the sum is to be theirs
+    p_tick.milliweight := p_tick.milliweight - v_over;
     return p_tick;
 end
 $fn$;
@@ -883,8 +889,9 @@ begin
             tokens       = fairq._tokens(f.tokens, f.tokens_at, f.rate, f.burst, p_now) - s.took,
             tokens_at    = case when f.rate is not null then p_now end,
             limited      = coalesce(fairq._tokens(f.tokens, f.tokens_at, f.rate, f.burst, p_now) - s.took < 1, false),
-            token_due_at = p_now + make_interval(secs => (
-                1 + s.took - fairq._tokens(f.tokens, f.tokens_at, f.rate, f.burst, p_now)
+            -- no earlier than now: a full bucket, taken back at a slow rate, would be before all calendars
+            token_due_at = p_now + make_interval(secs => greatest(
+                0, 1 + s.took - fairq._tokens(f.tokens, f.tokens_at, f.rate, f.burst, p_now)
             ) / f.rate),
             minute       = v_minute,
             started      = array[
