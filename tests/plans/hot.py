@@ -34,9 +34,16 @@ HOT = {
     "SELECT from fairq.jobs as j where j.queue = p_tick.queue and j.state = 'scheduled'": {"jobs_promote_idx"},
     "with due as materialized ( select j.ctid as row_id from fairq.jobs as j where j.queue = p_tick": {"jobs_promote_idx"},
     "select j.run_at from fairq.jobs as j where j.queue = p_tick.queue": {"jobs_promote_idx"},
-    # claim: virtual time, apply, pick, go round, write down
+    # claim: tokens, virtual time, apply
+    "select f.tenant, f.token_due_at from fairq.flows": {"flows_token_idx"},
     "p_tick.virtual_time, coalesce(": {"flows_pick_idx"},
-    "with merged as (": {"flows_key_idx", "tenants_pkey"},
+    "insert into fairq.flows": {"flows_key_idx"},
+    "select p_tick.backlogged + count(*)": {"flows_key_idx"},
+    "select f.* from fairq.flows as f where f.queue = p_tick.queue and f.tenant = v_new.tenant": {"flows_key_idx"},
+    "select t.* from fairq.tenants as t where t.tenant in (p_tenant, '*')": {"tenants_pkey"},
+    "select t.weight from fairq.tenants": {"tenants_weight_idx"},
+    "update fairq.flows as f set weight = p_flow.weight": {"flows_key_idx"},
+    # claim: pick, go round, write down
     "with flow as materialized (": {"flows_pick_idx", "flows_key_idx", "jobs_claim_idx", "leases_pkey"},
     "from unnest(p_job_ids) as s(job_id)": {"jobs_pkey"},
     "select f.vtime, f.charge, f.served, f.tenant from fairq.flows": {"flows_pick_idx"},
@@ -50,7 +57,8 @@ HOT = {
     "update fairq.jobs as j set state = case when p_run_at is null": {"jobs_pkey"},
     "with gone as (": {"jobs_pkey"},
     # complete
-    "with held as materialized ( select l.row_id": {"leases_pkey", "jobs_pkey"},
+    "with held as materialized ( select l.row_id": {"leases_pkey"},
+    "with ended as ( delete from fairq.leases": {"jobs_pkey"},
     "from fairq.finished_jobs as f where f.job_id = p_job_id and f.state = 'succeeded'": {"finished_jobs_pkey"},
     "case when p_result is null": {"leases_pkey"},
     # promote and expire from outside
