@@ -3594,12 +3594,15 @@ $fn$;
 comment on function fairq._charge(fairq.ticks, fairq.pick[], bigint, timestamptz) is 'Charges the flows for the chosen jobs. Internal.';
 revoke all on function fairq._charge(fairq.ticks, fairq.pick[], bigint, timestamptz) from public;
 
-create or replace function fairq._write_tick(p_tick fairq.ticks)
-    returns void
+create or replace function fairq._pick_floor(p_tick fairq.ticks)
+    returns fairq.place
     language plpgsql
+    stable
     set search_path = pg_catalog, pg_temp
 as $fn$
--- The memory for the next look: a new row, and the last one removed.
+-- The place of the first eligible flow; with none eligible, beyond every place: who becomes eligible lowers it again.
+--
+-- Index:  flows_pick_idx, from the last floor.
 declare
     v_floor fairq.place;
 begin
@@ -3611,12 +3614,23 @@ begin
       )
     order by f.vtime, f.charge, f.served, f.tenant
     limit 1;
-    -- with no flow eligible there is nothing below any place: who becomes eligible lowers the floor again
-    p_tick.pick_floor := case
-        when found then v_floor
-        else row(9223372036854775807, 9223372036854775807, 9223372036854775807, '')::fairq.place
-    end;
+    if not found then
+        v_floor := row(9223372036854775807, 9223372036854775807, 9223372036854775807, '');
+    end if;
+    return v_floor;
+end
+$fn$;
+comment on function fairq._pick_floor(fairq.ticks) is 'Where the next pick may start to read. Internal.';
+revoke all on function fairq._pick_floor(fairq.ticks) from public;
 
+create or replace function fairq._write_tick(p_tick fairq.ticks)
+    returns void
+    language plpgsql
+    set search_path = pg_catalog, pg_temp
+as $fn$
+-- The memory for the next look: a new row, and the last one removed.
+begin
+    p_tick.pick_floor := fairq._pick_floor(p_tick);
     delete from fairq.ticks as t where t.queue = p_tick.queue and t.tick_id = p_tick.tick_id;
     p_tick.tick_id := p_tick.tick_id + 1;
     insert into fairq.ticks select p_tick.*;
@@ -3880,6 +3894,10 @@ begin
         v_tick := fairq._charge(v_tick, v_picks, v_dispatch, v_now);
         v_tick.ticked_at := v_now;
         v_left := v_left - v_got;
+        if v_left > 0 then
+            -- or each pass would walk all that the passes before it emptied
+            v_tick.pick_floor := fairq._pick_floor(v_tick);
+        end if;
     end loop;
 
     if v_skip <> '{}' then

@@ -23,16 +23,19 @@ HOT = {
     # claim: lock, remember, look
     "SELECT from fairq.schedulers as s where s.queue = p_queue for update": {"schedulers_pkey"},
     "select t.* from fairq.ticks": {"ticks_pkey"},
+    "update fairq.jobs as j set changed_xid = '3' where j.queue = p_queue and": {"jobs_look_idx"},
     "with job as (": {"jobs_look_idx", "settlements_look_idx", "tenants_look_idx"},
-    # claim: expire
+    # the claim expires
     "SELECT from fairq.leases as l where l.queue = p_tick.queue": {"leases_expire_idx"},
     "select l.* from fairq.leases as l where l.queue = p_tick.queue": {"leases_expire_idx"},
     "select l.lease_expires_at from fairq.leases as l where l.queue = p_tick.queue": {"leases_expire_idx"},
     "select p_lease.attempt >= j.max_attempts": {"jobs_pkey"},
     "v_moved.news := v_moved.news || (": {"jobs_pkey"},
-    # claim: promote
+    # the claim promotes
     "SELECT from fairq.jobs as j where j.queue = p_tick.queue and j.state = 'scheduled'": {"jobs_promote_idx"},
-    "with due as materialized ( select j.ctid as row_id from fairq.jobs as j where j.queue = p_tick": {"jobs_promote_idx"},
+    "with due as materialized ( select j.ctid as row_id from fairq.jobs as j where j.queue = p_tick": {
+        "jobs_promote_idx"
+    },
     "select j.run_at from fairq.jobs as j where j.queue = p_tick.queue": {"jobs_promote_idx"},
     # claim: tokens, virtual time, apply
     "select f.tenant, f.token_due_at from fairq.flows": {"flows_token_idx"},
@@ -46,7 +49,7 @@ HOT = {
     # claim: pick, go round, write down
     "with flow as materialized (": {"flows_pick_idx", "flows_key_idx", "jobs_claim_idx", "leases_pkey"},
     "from unnest(p_job_ids) as s(job_id)": {"jobs_pkey"},
-    "select f.vtime, f.charge, f.served, f.tenant from fairq.flows": {"flows_pick_idx"},
+    "select f.vtime, f.charge, f.served, f.tenant from fairq.flows as f": {"flows_pick_idx"},
     "delete from fairq.ticks": {"ticks_pkey"},
     # renew, fail, release: the lease
     "select l.* from fairq.leases as l where l.job_id = p_job_id for update": {"leases_pkey"},
@@ -64,7 +67,9 @@ HOT = {
     # promote and expire from outside
     "select s.queue from fairq.schedulers as s where p_queue is null": {"schedulers_pkey"},
     "with recursive queue(name) as ( select coalesce(p_queue, ( select j.queue": {"jobs_promote_idx"},
-    "with due as materialized ( select j.ctid as row_id from fairq.jobs as j where j.queue = v_queue": {"jobs_promote_idx"},
+    "with due as materialized ( select j.ctid as row_id from fairq.jobs as j where j.queue = v_queue": {
+        "jobs_promote_idx"
+    },
     "select l.* from fairq.leases as l where l.queue = v_queue": {"leases_expire_idx"},
     # cancel, retry, reschedule
     "select j.queue, j.tenant, 'waiting'": {"jobs_pkey"},

@@ -96,4 +96,3 @@ def _claim_around_a_held_job(db: Database, session: Session) -> None:
         session.release(job)
         rival.execute("select from fairq.jobs where job_id = %s for update", [job.job_id])
         assert session.claim(1, tenant="walker", lease=LONG)[0].job_id != job.job_id
-
