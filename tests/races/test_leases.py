@@ -185,7 +185,11 @@ def check_floors_stay_at_what_is_locked(db: Database) -> None:
     holder = db.session(autocommit=False)
     holder.execute("select from fairq.leases for update")
     holder.execute("select from fairq.jobs where job_id = %s for update", due)
-    over = "select lease_expires_at < clock_timestamp() from fairq.leases union all select run_at < clock_timestamp() from fairq.jobs where state = 'scheduled'"
+    over = """
+        select lease_expires_at < clock_timestamp() from fairq.leases
+        union all
+        select run_at < clock_timestamp() from fairq.jobs where state = 'scheduled'
+    """
     wait_until(lambda: all(row[0] for row in db.rows(over)), "both to be due")
     impatient = db.session()
     impatient.execute("set lock_timeout = '500ms'")

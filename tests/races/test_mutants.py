@@ -29,6 +29,7 @@ class Both:
     parts: tuple[Callable[[Database], None], ...]
 
     def __call__(self, db: Database) -> None:
+        """Break the schema in each of the ways."""
         for part in self.parts:
             part(db)
 
@@ -127,7 +128,10 @@ MUTANTS: dict[str, tuple[Callable[[Database], None], tuple[Callable[..., None], 
         (look.check_a_skipped_job_is_found_later, storms.check_everything_at_once),
     ),
     "flows left out do not bound the pick": (
-        Edit("_pick", "(select count(*) from flow) < p_want", "true"),
+        both(
+            Edit("_pick", "or (select count(*) from flow) < p_want", "or true"),
+            Edit("_pick", "when u.flows = p_want then", "when false then"),
+        ),
         (leases.check_an_empty_flow_does_not_bend_the_order,),
     ),
     # the counts
