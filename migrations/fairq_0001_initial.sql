@@ -2993,7 +2993,10 @@ begin
     select
         p_tick.queue, t.tenant, 1, false, 0, '{null,null,null,null}', '{null,null,null,null}', coalesce(p_tick.mean, 1000)
     from unnest(p_tenants) as t(tenant)
-    where not exists (select from fairq.flows as f where f.queue = p_tick.queue and f.tenant = t.tenant offset 0);
+    where not exists (
+        -- in an order that one index has: a plan made when there were no flows would take any
+        select from fairq.flows as f where f.queue = p_tick.queue and f.tenant = t.tenant order by f.stamp desc offset 0
+    );
 end
 $fn$;
 comment on function fairq._open_flows(fairq.ticks, text[]) is 'Makes flows for tenants the scheduler does not know yet. Internal.';
@@ -3209,11 +3212,12 @@ $fn$;
 comment on function fairq._count_entrants(fairq.ticks, fairq.news[]) is 'Counts tenants that become backlogged. Internal.';
 revoke all on function fairq._count_entrants(fairq.ticks, fairq.news[]) from public;
 
-create or replace function fairq._write_flow(p_flow fairq.flows, p_stamp bigint)
+create or replace function fairq._write_flow(p_row tid, p_flow fairq.flows)
     returns void
     language plpgsql
     set search_path = pg_catalog, pg_temp
 as $fn$
+-- By its place in the table: under the queue's lock a flow stays where it was read.
 begin
     update fairq.flows as f
     set
@@ -3221,12 +3225,12 @@ begin
         burst = p_flow.burst, tokens = p_flow.tokens, tokens_at = p_flow.tokens_at, limited = p_flow.limited,
         token_due_at = p_flow.token_due_at, vtime = p_flow.vtime, epoch = p_flow.epoch, estimate = p_flow.estimate,
         price = p_flow.price, running = p_flow.running, head_at = p_flow.head_at, head_id = p_flow.head_id,
-        stamp = p_stamp + 1
-    where f.queue = p_flow.queue and f.tenant = p_flow.tenant and f.stamp = p_stamp;
+        stamp = f.stamp + 1
+    where f.ctid = p_row;
 end
 $fn$;
-comment on function fairq._write_flow(fairq.flows, bigint) is 'Writes a flow that the news have changed. Internal.';
-revoke all on function fairq._write_flow(fairq.flows, bigint) from public;
+comment on function fairq._write_flow(tid, fairq.flows) is 'Writes a flow that the news have changed. Internal.';
+revoke all on function fairq._write_flow(tid, fairq.flows) from public;
 
 create or replace function fairq._apply(
     p_tick fairq.ticks, p_news fairq.news[], p_endings fairq.ending[], p_settings fairq.queues, p_now timestamptz
@@ -3244,6 +3248,7 @@ as $fn$
 -- Index:  flows_key_idx, newest version first; tenants_pkey.
 declare
     v_new   record;
+    v_found record;
     v_was   fairq.flows;
     v_flow  fairq.flows;
     v_start bigint;
@@ -3253,12 +3258,13 @@ begin
     p_tick := fairq._count_entrants(p_tick, p_news);
     v_over := p_tick.milliweight - v_over;
     for v_new in select m.* from fairq._merged(p_news, p_endings) as m loop
-        select f.* into v_was from fairq.flows as f
+        select f.ctid as row_id, f as flow into v_found from fairq.flows as f
         where f.queue = p_tick.queue and f.tenant = v_new.tenant
         order by f.stamp desc
         limit 1;
         continue when not found;
 
+        v_was := v_found.flow;
         v_flow := v_was;
         if v_new.endings is not null then
             v_flow := fairq._settled(v_flow, v_new.endings);
@@ -3292,7 +3298,7 @@ begin
             v_flow.head_at[v_class] := least(v_flow.head_at[v_class], v_new.head_at[v_class]);
             v_flow.head_id[v_class] := least(v_flow.head_id[v_class], v_new.head_id[v_class]);
         end loop;
-        perform fairq._write_flow(v_flow, v_was.stamp);
+        perform fairq._write_flow(v_found.row_id, v_flow);
         if v_can and (v_was.has_work or v_new.arrived) then
             p_tick.pick_floor := least(
                 p_tick.pick_floor, row(v_flow.vtime, v_flow.charge, v_flow.served, v_flow.tenant)::fairq.place

@@ -23,6 +23,7 @@ HOT = {
     # claim: lock, remember, look
     "SELECT from fairq.schedulers as s where s.queue = p_queue for update": {"schedulers_pkey"},
     "select t.* from fairq.ticks": {"ticks_pkey"},
+    "(select count(*) from fairq.leases as l where l.queue = p_queue)": {"leases_expire_idx"},
     "update fairq.jobs as j set changed_xid = '3' where j.queue = p_queue and": {"jobs_look_idx"},
     "with job as (": {"jobs_look_idx", "settlements_look_idx", "tenants_look_idx"},
     # the claim expires
@@ -42,10 +43,9 @@ HOT = {
     "p_tick.virtual_time, coalesce(": {"flows_pick_idx"},
     "insert into fairq.flows": {"flows_key_idx"},
     "select p_tick.backlogged + count(*)": {"flows_key_idx"},
-    "select f.* from fairq.flows as f where f.queue = p_tick.queue and f.tenant = v_new.tenant": {"flows_key_idx"},
+    "select f.ctid as row_id, f as flow from fairq.flows": {"flows_key_idx"},
     "select t.* from fairq.tenants as t where t.tenant in (p_tenant, '*')": {"tenants_pkey"},
     "select t.weight from fairq.tenants": {"tenants_weight_idx"},
-    "update fairq.flows as f set weight = p_flow.weight": {"flows_key_idx"},
     # claim: pick, go round, write down
     "with flow as materialized (": {"flows_pick_idx", "flows_key_idx", "jobs_claim_idx", "leases_pkey"},
     "from unnest(p_job_ids) as s(job_id)": {"jobs_pkey"},
@@ -53,7 +53,7 @@ HOT = {
     "delete from fairq.ticks": {"ticks_pkey"},
     # renew, fail, release: the lease
     "select l.* from fairq.leases as l where l.job_id = p_job_id for update": {"leases_pkey"},
-    "update fairq.leases as l -- a shorter renewal": {"leases_pkey"},
+    "update fairq.leases as l set -- a shorter renewal": {"leases_pkey"},
     "delete from fairq.leases as l where l.job_id = (p_lease).job_id": {"leases_pkey"},
     # fail, release: the job
     "when not p_retry or v_lease.attempt >= j.max_attempts then 'dead'": {"jobs_pkey"},

@@ -165,7 +165,7 @@ MUTANTS: dict[str, tuple[Callable[[Database], None], tuple[Callable[..., None], 
         (leases.check_what_runs_is_counted,),
     ),
     "the cap is counted from nothing": (
-        Edit("_charge", "running = f.running + s.took", "running = f.running"),
+        Edit("_charge", "= f.running + s.took", "= f.running"),
         (leases.check_what_runs_is_counted, storms.check_caps_hold),
     ),
     "only what ended is counted": (
