@@ -181,10 +181,11 @@ def check_floors_stay_at_what_is_locked(db: Database) -> None:
     """A lease or a scheduled job that is passed by because its row is held is not forgotten."""
     (running, due) = db.given_jobs("a", 2)
     db.reschedule(due, delay=HOUR)
-    db.claim(1, lease=HOUR)
+    db.claim(1)
+    look(db)
     # time passes, and changes nothing else
-    db.execute("update fairq.jobs set run_at = clock_timestamp() where job_id = %s", due)
     db.execute("update fairq.leases set lease_expires_at = clock_timestamp()")
+    db.execute("update fairq.jobs set run_at = clock_timestamp() where job_id = %s", due)
     holder = db.session(autocommit=False)
     holder.execute("select from fairq.leases for update")
     holder.execute("select from fairq.jobs where job_id = %s for update", due)
