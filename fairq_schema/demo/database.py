@@ -15,7 +15,18 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 # What holds rows of the queue. The log gives up only rows of jobs that are gone; the lock itself goes last.
-TABLES = ("jobs", "leases", "finished_jobs", "job_log", "flows", "settlements", "tenants", "ticks", "schedulers")
+TABLES = (
+    "jobs",
+    "leases",
+    "finished_jobs",
+    "job_log",
+    "flows",
+    "settlements",
+    "tenants",
+    "queues",
+    "ticks",
+    "schedulers",
+)
 # Any of several privileges satisfies has_table_privilege, so each is asked for by itself.
 MAY_READ_ALL = """
 select pg_catalog.has_parameter_privilege('session_replication_role', 'set') and pg_catalog.bool_and(
@@ -36,7 +47,7 @@ select (select count(*) from fairq.leases as l where l.queue = %(queue)s)
 
 @contextlib.contextmanager
 def demo_queue(dsn: str, queue: str, *, remove: bool) -> Iterator[psycopg.Connection[Any]]:
-    """Install the schema if need be, set the tenants' weights, and at the end remove the queue's rows if so wished."""
+    """Install the schema if need be, set what is shared and the weights, and remove the queue's rows if so wished."""
     try:
         connection = psycopg.connect(dsn, autocommit=True, application_name="fairq demo")
     except psycopg.OperationalError as error:
@@ -46,6 +57,8 @@ def demo_queue(dsn: str, queue: str, *, remove: bool) -> Iterator[psycopg.Connec
         _apply_if_missing(connection, dsn)
         _check(connection, queue)
         try:
+            # what the demo counts is starts
+            connection.execute("select fairq.set_queue(p_queue => %s, p_charge => 'jobs')", (queue,))
             for tenant, weight in WEIGHTS.items():
                 connection.execute(
                     "select fairq.set_tenant(p_queue => %s, p_tenant => %s, p_weight => %s)", (queue, tenant, weight)
