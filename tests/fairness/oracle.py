@@ -483,6 +483,13 @@ class Oracle:
         """
         return self.places[job][0]
 
+    def vtime(self, tenant: str) -> int:
+        """
+        A tenant's S after a look.
+        """
+        self._look()
+        return self.flows[tenant].vtime
+
     def _flow(self, tenant: str) -> Flow:
         return self.flows.setdefault(tenant, Flow(tenant))
 

@@ -198,5 +198,14 @@ class SqlQueue:
         """
         return self.tenants[job]
 
+    def vtime(self, tenant: str) -> int:
+        """
+        A tenant's S after a look, which a claim for nobody takes.
+        """
+        assert self.now
+        self.claim(1, "nobody")
+        query = "select vtime from fairq.flows where queue = %s and tenant = %s"
+        return int(self._value(query, self.name, tenant))
+
     def _value(self, query: str, *args: Any) -> Any:
         return self.conn.execute(query, args).fetchone()[0]  # type: ignore[index]

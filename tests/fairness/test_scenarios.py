@@ -28,13 +28,13 @@ def check_scenario(db: Database, name: str) -> None:
     """
     One of the scenarios that the model answers too.
     """
-    scenarios.CHECKS[name](lambda: SqlQueue(db.conn))
+    scenarios.CHECKS[name](lambda: SqlQueue(db.conn, simulated=True))
 
 
 @pytest.mark.parametrize("name", scenarios.CHECKS)
 def test_a_known_answer(db: Database, name: str) -> None:
     """
-    Scenarios 1 to 12 and 15: one session, claims in the exact order of fairness.md.
+    The scenarios that one session can play: claims in the exact order of fairness.md, time by a simulated clock.
     """
     check_scenario(db, name)
 
