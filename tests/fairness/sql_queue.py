@@ -71,20 +71,36 @@ class SqlQueue:
                     %s, 'work', p_queue => %s, p_priority => %s, p_max_attempts => 1000, p_cost => %s,
                     p_run_at => timestamptz '2001-01-01' + make_interval(secs => %s))).job_id
                 from generate_series(1, %s)"""
-        else:
-            query = """
-                insert into fairq.jobs (tenant, task, queue, priority, max_attempts, cost, run_at)
-                select %s, 'work', %s, %s, 1000, %s, timestamptz '2001-01-01' + make_interval(secs => %s)
-                from generate_series(1, %s)
-                returning job_id"""
+            rows = self.conn.execute(query, [tenant, self.name, priority, cost, run_at, count])
+            return self._number(tenant, [job_id for (job_id,) in rows])
+        query = """
+            insert into fairq.jobs (tenant, task, queue, priority, max_attempts, cost, run_at)
+            select %s, 'work', %s, %s, 1000, %s, timestamptz '2001-01-01' + make_interval(secs => %s)
+            from generate_series(1, %s)
+            returning job_id"""
         rows = self.conn.execute(query, [tenant, self.name, priority, cost, run_at, count])
-        ids = sorted(job_id for (job_id,) in rows)
-        first = len(self.jobs)
-        numbers = list(range(first, first + count))
-        assert len({*ids}) == count
-        self.jobs += ids
-        self.tenants += [tenant] * count
-        self.numbers.update(zip(ids, numbers, strict=True))
+        return self._number(tenant, [job_id for (job_id,) in rows])
+
+    def enqueue_each(self, tenants: list[str], count: int) -> None:
+        """
+        Enqueue jobs of many tenants, as a superuser loads them.
+        """
+        query = """
+            insert into fairq.jobs (tenant, task, queue)
+            select t.name, 'work', %s from unnest(%s::text[]) as t(name) cross join generate_series(1, %s)
+            returning tenant, job_id"""
+        for tenant, job_id in self.conn.execute(query, [self.name, tenants, count]).fetchall():
+            self._number(tenant, [job_id])
+
+    def _number(self, tenant: str, ids: list[int]) -> list[int]:
+        """
+        Give new jobs their numbers.
+        """
+        numbers = list(range(len(self.jobs), len(self.jobs) + len(ids)))
+        assert len({*ids}) == len(ids)
+        self.numbers.update(zip(sorted(ids), numbers, strict=True))
+        self.jobs += sorted(ids)
+        self.tenants += [tenant] * len(ids)
         return numbers
 
     def claim(self, n: int, tenant: str | None = None, lease: int | None = None) -> list[int]:
