@@ -13,10 +13,13 @@ from fractions import Fraction
 from itertools import accumulate, combinations, pairwise
 from typing import TYPE_CHECKING, NamedTuple
 
-from .oracle import Flow, Oracle
+from .oracle import LEASE, Flow, Oracle
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
+
+
+CROWD = 32  # more backlogged tenants than these are spread (R3)
 
 
 class View(NamedTuple):
@@ -26,7 +29,7 @@ class View(NamedTuple):
 
     eligible: bool  # truly: with a job, which a flow cancelled empty has not
     known: bool  # eligible, as far as the scheduler knows
-    blocked: bool  # work is known, but the cap or a pause holds it back
+    blocked: bool  # work is known, but a cap, a rate or a pause holds it back
     unblocked: bool  # known, and since R11 lifted it
     charge: int  # the greatest so far
     vtime: int
@@ -54,35 +57,38 @@ class Watched(Oracle):
         self.history: list[Moment] = []
         self.faults: list[str] = []
 
-    def claim(self, n: int, tenant: str | None = None) -> list[int]:
+    def claim(self, n: int, tenant: str | None = None, lease: int = LEASE) -> list[int]:
         """
         Claim, and note a claim that was short for no reason (R12).
         """
-        jobs = super().claim(n, tenant)
+        jobs = super().claim(n, tenant, lease)
         left = [f.tenant for f in self._eligible(tenant) if self._has_job(f)]
-        if len(jobs) < n and left and not self.paused:
+        if len(jobs) < n and left and self._room(1):
             self.faults.append(f"{len(jobs)} jobs of {n} while {left} could be served")
+        if self.settings.cap is not None and jobs and len(self.running) > self.settings.cap:
+            self.faults.append(f"{len(self.running)} jobs run, {self.settings}")
         return jobs
 
     def _look(self) -> None:
         super()._look()
         self._note(None)
 
-    def _pick(self, flow: Flow) -> int:
-        job = super()._pick(flow)
+    def _pick(self, flow: Flow, lease: int) -> int:
+        before = flow.vtime
+        job = super()._pick(flow, lease)
         cap = flow.wish.cap
         running = sum(self.tenant_of(other) == flow.tenant for other in self.running)
         if flow.wish.paused or (cap is not None and running > cap):
             self.faults.append(f"{flow.tenant} runs {running}, {flow.wish}")
-        self._note(flow)
+        self._note(flow, flow.vtime - before)
         return job
 
-    def _note(self, picked: Flow | None) -> None:
+    def _note(self, picked: Flow | None, charged: int = 0) -> None:
         before = self.history[-1].flows if self.history else {}
         self.history.append(
             Moment(
                 picked and picked.tenant,
-                picked.inc if picked else 0,
+                charged,
                 max(self.entry, self._level()),
                 {f.tenant: self._view(f, before.get(f.tenant)) for f in self.flows.values()},
             )
@@ -91,7 +97,7 @@ class Watched(Oracle):
     def _view(self, flow: Flow, before: View | None) -> View:
         eligible = flow.eligible and self._has_job(flow)
         blocked = flow.backlogged and not flow.eligible
-        unblocked, charge = False, flow.inc
+        unblocked, charge = False, flow.charge
         if before:
             unblocked = flow.eligible and (before.unblocked if before.known else before.blocked)
             charge = max(charge, before.charge)
@@ -174,17 +180,18 @@ def _signed(moment: Moment, i: str, j: str) -> int:
 
 def check_newcomer(queue: Watched) -> None:
     """
-    T5: a flow's first job is overtaken by one job of each other, two of one just unblocked.
+    T5: a flow's first job is overtaken by one job of each other, two of one just unblocked or where R3 spreads.
     """
-    waits: dict[str, tuple[Counter[str], set[str]]] = {}
+    waits: dict[str, tuple[Counter[str], set[str], bool]] = {}
     for before, moment in pairwise(queue.history):
         fresh = [t for t, flow in before.flows.items() if flow.eligible and flow.fresh]
-        waits = {t: waits.get(t, (Counter(), set())) for t in fresh}
-        for newcomer, (overtakes, unblocked) in waits.items():
+        is_crowd = sum(flow.known or flow.blocked for flow in before.flows.values()) > CROWD
+        waits = {t: waits.get(t, (Counter(), set(), is_crowd)) for t in fresh}
+        for newcomer, (overtakes, unblocked, was_spread) in waits.items():
             unblocked |= {t for t, flow in before.flows.items() if flow.unblocked}
             if moment.picked and moment.picked != newcomer:
                 overtakes[moment.picked] += 1
-                allowed = 1 + (moment.picked in unblocked)
+                allowed = 1 + (moment.picked in unblocked) + was_spread
                 assert overtakes[moment.picked] <= allowed, (newcomer, overtakes)
 
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from .oracle import Flow, Oracle
+from .oracle import LEASE, Flow, Oracle
 
 
 class Mutant(Oracle):
@@ -45,14 +45,14 @@ class TagAtEnqueue(Mutant):
         self.tags: list[int] = []
         self.last: dict[str, int] = {}
 
-    def enqueue(self, tenant: str, count: int = 1, priority: int = 2, run_at: int = 0) -> list[int]:
+    def enqueue(self, tenant: str, count: int = 1, priority: int = 2, run_at: int = 0, cost: float = 1) -> list[int]:
         """
         As the model, and wrong.
         """
-        jobs = super().enqueue(tenant, count, priority, run_at)
+        jobs = super().enqueue(tenant, count, priority, run_at, cost)
         for _ in jobs:
             self.tags.append(max(self.entry, self.last.get(tenant, 0)))
-            self.last[tenant] = self.tags[-1] + Flow(tenant, self.flows[tenant].new_wish).inc
+            self.last[tenant] = self.tags[-1] + Flow(tenant, self._wish_of(tenant)).charge
         return jobs
 
     def _eligible(self, tenant: str | None) -> list[Flow]:
@@ -81,7 +81,7 @@ class IdleCredit(Mutant):
     breaks = ("09_idling_earns_nothing",)
 
     def _activate(self, flow: Flow) -> None:
-        flow.vtime = max(flow.vtime, self.entry - 3 * flow.inc)
+        flow.vtime = max(flow.vtime, self.entry - 3 * flow.charge)
         flow.backlogged = True
 
 
@@ -121,9 +121,9 @@ class ChargedAtTheEnd(Mutant):
 
     breaks = ("08_batches_change_nothing",)
 
-    def _pick(self, flow: Flow) -> int:
+    def _pick(self, flow: Flow, lease: int) -> int:
         vtime = flow.vtime
-        job = super()._pick(flow)
+        job = super()._pick(flow, lease)
         flow.vtime = vtime
         return job
 
@@ -133,7 +133,7 @@ class ChargedAtTheEnd(Mutant):
         """
         super().complete(job)
         flow = self.flows[self.tenant_of(job)]
-        flow.vtime += flow.inc
+        flow.vtime += flow.charge
 
 
 class WeightWhenActivated(Mutant):
@@ -143,11 +143,10 @@ class WeightWhenActivated(Mutant):
 
     breaks = ("11_a_weight_acts_at_once",)
 
-    def _settle(self, flow: Flow) -> None:
-        wish = flow.wish
-        super()._settle(flow)
-        if flow.backlogged:
-            flow.wish = wish
+    def _apply(self, flow: Flow, *, has_token: bool, enters: bool) -> None:
+        wish = flow.wish if flow.backlogged else None
+        super()._apply(flow, has_token=has_token, enters=enters)
+        flow.wish = wish or flow.wish
 
 
 class WeightlessTies(Mutant):
@@ -184,12 +183,12 @@ class OneJobATurn(Mutant):
     A claim takes one job of a tenant at most, and is short when there are few tenants.
     """
 
-    def claim(self, n: int, tenant: str | None = None) -> list[int]:
+    def claim(self, n: int, tenant: str | None = None, lease: int = LEASE) -> list[int]:
         """
         As the model, and wrong.
         """
         self.taken: set[Flow] = set()
-        return super().claim(n, tenant)
+        return super().claim(n, tenant, lease)
 
     def _examine(self, want: int, tenant: str | None) -> list[Flow]:
         return [f for f in super()._examine(want, tenant) if f not in self.taken]
@@ -232,7 +231,7 @@ class RunningOnlyIfCapped(Mutant):
 
     def _settle(self, flow: Flow) -> None:
         flow.running = max(0, flow.running if flow.wish.cap is not None else 0)
-        flow.ended = min(flow.ended, flow.running)
+        flow.news.ended = min(flow.news.ended, flow.running)
         super()._settle(flow)
 
 

@@ -1,5 +1,5 @@
 """
-The scenarios with known answers that one session can play, in jobs mode.
+The scenarios with known answers that one session can play, in jobs mode unless they say otherwise.
 
 Each is a plain function of `open_queue`, which gives a fresh queue: the exact model or the
 SQL. So the same text judges both, and judges mutants of either.
@@ -7,8 +7,12 @@ SQL. So the same text judges both, and judges mutants of either.
 
 from __future__ import annotations
 
+from collections import Counter
 from itertools import groupby
 from typing import TYPE_CHECKING, Protocol
+
+from .oracle import JOB, SECOND
+from .workers import work
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -16,38 +20,21 @@ if TYPE_CHECKING:
 
 class Queue(Protocol):
     """
-    What a scenario needs of a queue; jobs are numbers in the order of enqueueing.
+    What a scenario needs of a queue; jobs are numbers in the order of enqueueing, times are in microseconds.
     """
 
-    def enqueue(self, tenant: str, count: int = 1, priority: int = 2) -> Sequence[int]:
-        """
-        Enqueue equal jobs.
-        """
-        ...
-
-    def claim(self, n: int) -> list[int]:
-        """
-        Claim up to n jobs, in pick order.
-        """
-        ...
-
-    def cancel_all(self, tenant: str) -> None:
-        """
-        Cancel all that waits of a tenant.
-        """
-        ...
-
-    def set_tenant(self, tenant: str, weight: float = 1, *, paused: bool = False) -> None:
-        """
-        State the operator's wish for a tenant.
-        """
-        ...
-
-    def tenant_of(self, job: int) -> str:
-        """
-        Whose job it is.
-        """
-        ...
+    enqueue: Callable[..., list[int]]
+    claim: Callable[..., list[int]]
+    renew: Callable[[int, int], None]
+    complete: Callable[[int], None]
+    fail: Callable[..., None]
+    expire: Callable[[int], None]
+    cancel_all: Callable[[str], None]
+    set_tenant: Callable[..., None]
+    set_queue: Callable[..., None]
+    wait: Callable[[int], None]
+    tenant_of: Callable[[int], str]
+    vtime: Callable[[str], int]
 
 
 OpenQueue = "Callable[[], Queue]"
@@ -270,6 +257,232 @@ def check_r11_one_job_of_precedence(open_queue: OpenQueue) -> None:
     assert order(queue, 20) == "AB" * 10
     queue.set_tenant("C", 1)
     assert order(queue, 10) == "CABCABCABC"
+
+
+def check_08_a_heavy_tenant_fills_a_batch(open_queue: OpenQueue) -> None:
+    """
+    Scenario 8, where one of many gets most of a batch, more of its jobs than a pass reads at once.
+    """
+    weights = {**dict.fromkeys("ABCDE", 1), "F": 20}
+    single, batched = (flooded(open_queue, weights) for _ in range(2))
+    assert order(batched, 200, batch=100) == order(single, 200)
+
+
+def timed(open_queue: OpenQueue, weights: dict[str, float], count: int = 0) -> Queue:
+    """
+    A flooded queue that charges worker-time.
+    """
+    queue = flooded(open_queue, weights, count)
+    queue.set_queue(charge="time")
+    return queue
+
+
+def check_20_slots_are_shared_not_jobs(open_queue: OpenQueue) -> None:
+    """
+    Scenario 20: A's jobs take 10 s and B's 1 s; of ten workers each has five, over 1,000 s.
+    """
+    queue = timed(open_queue, {"A": 1, "B": 1}, 6000)
+    shift = work(queue, 10, 1000 * SECOND, lambda job: {"A": 10, "B": 1}[queue.tenant_of(job)] * SECOND)
+    slots = [round(shift.used(tenant) / shift.span, 1) for tenant in "AB"]
+    assert slots == [5.0, 5.0]
+    assert shift.idle == 0
+
+
+def check_21_idle_workers_are_shared(open_queue: OpenQueue) -> None:
+    """
+    Scenario 21: B has used a second; then 64 idle workers meet two floods, and each gets 32.
+    """
+    queue = timed(open_queue, {"A": 1, "B": 1})
+    queue.enqueue("B")
+    [job] = queue.claim(1)
+    queue.wait(SECOND)
+    queue.complete(job)
+    for tenant in "AB":
+        queue.enqueue(tenant, 200)
+    word = order(queue, 64, batch=64)
+    assert [word.count(tenant) for tenant in "AB"] == [32, 32]
+
+
+def check_22_an_over_estimate_is_corrected(open_queue: OpenQueue) -> None:
+    """
+    Scenario 22: 1,000 s were asked for and 1 s was used: S is S0 + 1/w in the end.
+    """
+    queue = timed(open_queue, {"A": 2}, 2)
+    before = queue.vtime("A")
+    [job] = queue.claim(1)
+    queue.renew(job, 1000 * SECOND)
+    assert queue.vtime("A") == before + 1000 * JOB // 2
+    queue.wait(SECOND)
+    queue.complete(job)
+    assert queue.vtime("A") == before + JOB // 2
+
+
+def check_22_a_late_refund_is_void(open_queue: OpenQueue) -> None:
+    """
+    Scenario 22: 999 s come back to a tenant that was idle and lifted: it takes turns all the same.
+    """
+    queue = timed(open_queue, {"A": 1, "B": 1})
+    queue.enqueue("B")
+    [job] = queue.claim(1)
+    queue.renew(job, 1000 * SECOND)
+    assert queue.vtime("B") == 1000 * JOB
+    queue.enqueue("A", 1500)
+    served(queue, 10)
+    queue.enqueue("B", 1500)
+    served(queue, 2)
+    queue.wait(SECOND)
+    queue.complete(job)
+    assert longest_run(served(queue, 1000, batch=100), "B") == 1
+
+
+def check_23_a_rate_stops_nobody_else(open_queue: OpenQueue) -> None:
+    """
+    Scenario 23: A limited to 2/s, B and C free, ten workers, half a second a job: 2, 9, 9 jobs per second.
+    """
+    queue = timed(open_queue, dict.fromkeys("ABC", 1), 1500)
+    queue.set_tenant("A", 1, rate=2)
+    shift = work(queue, 10, 100 * SECOND, lambda _: SECOND // 2)
+    assert [shift.started(tenant) for tenant in "ABC"] == [200, 900, 900]
+    assert shift.idle == 0
+
+
+def check_23_a_limited_tenant_comes_back(open_queue: OpenQueue) -> None:
+    """
+    Scenario 23, with nobody else there: its next job is claimed at its next token, at a claim and without a cron.
+    """
+    queue = open_queue()
+    queue.set_tenant("A", 1, rate=4, burst=2)
+    queue.enqueue("A", 10)
+    assert len(queue.claim(10)) == 2
+    for _ in range(3):
+        queue.wait(SECOND // 4 - 1)
+        assert queue.claim(10) == []
+        queue.wait(1)
+        assert len(queue.claim(10)) == 1
+    queue.wait(60 * SECOND)
+    assert len(queue.claim(10)) == 2
+
+
+def check_24_failures_are_paid_for(open_queue: OpenQueue) -> None:
+    """
+    Scenario 24: A's jobs fail and are tried twice more, B's succeed: worker-seconds are one to one.
+    """
+    queue = timed(open_queue, {"A": 1, "B": 1}, 1000)
+    tries: Counter[int] = Counter()
+
+    def end(job: int) -> None:
+        if queue.tenant_of(job) == "B":
+            queue.complete(job)
+        else:
+            tries[job] += 1
+            queue.fail(job, retry=tries[job] < 3)
+
+    shift = work(queue, 4, 500 * SECOND, lambda _: SECOND, end=end)
+    assert [shift.used(tenant) for tenant in "AB"] == [1000 * SECOND, 1000 * SECOND]
+    assert max(tries.values()) == 3
+
+
+def check_a_lost_lease_is_paid_for(open_queue: OpenQueue) -> None:
+    """
+    Charging: a job that kills its worker has its prepaid charge kept, however soon it did.
+    """
+    queue = timed(open_queue, {"A": 1}, 5)
+    before = queue.vtime("A")
+    [job] = queue.claim(1)
+    queue.wait(SECOND // 100)
+    queue.expire(job)
+    assert queue.vtime("A") == before + JOB
+
+
+def check_a_claim_prepays_no_more_than_its_lease(open_queue: OpenQueue) -> None:
+    """
+    Charging: an estimate of a second is clamped to a lease of a tenth.
+    """
+    queue = timed(open_queue, {"A": 1}, 5)
+    before = queue.vtime("A")
+    queue.claim(1, lease=SECOND // 10)
+    assert queue.vtime("A") == before + JOB // 10
+
+
+def check_r9_the_queue_has_a_cap(open_queue: OpenQueue) -> None:
+    """
+    R9: no more than the queue's cap run of all tenants together, and one comes for one that ends.
+    """
+    queue = flooded(open_queue, dict.fromkeys("ABC", 1))
+    queue.set_queue(cap=5)
+    jobs = queue.claim(4) + queue.claim(4)
+    assert "".join(map(queue.tenant_of, jobs)) == "ABCAB"
+    queue.complete(jobs[0])
+    assert order(queue, 1) == "C"
+    assert queue.claim(4) == []
+
+
+def check_r10_the_queue_has_a_rate(open_queue: OpenQueue) -> None:
+    """
+    R10: the queue's own bucket holds all tenants together.
+    """
+    queue = flooded(open_queue, dict.fromkeys("AB", 1))
+    queue.set_queue(rate=2, burst=3)
+    assert order(queue, 3, batch=3) == "ABA"
+    assert queue.claim(9) == []
+    queue.wait(SECOND)
+    assert "".join(map(queue.tenant_of, queue.claim(9))) == "BA"
+
+
+def check_tenants_without_a_row_have_the_defaults(open_queue: OpenQueue) -> None:
+    """
+    Defaults: what is said of * holds for all tenants that have no row, from the next pick on.
+    """
+    queue = open_queue()
+    for tenant in "ABC":
+        queue.enqueue(tenant, 300)
+    queue.set_tenant("C", 1)
+    assert order(queue, 6) == "ABCABC"
+    queue.set_tenant("*", 3)
+    word = order(queue, 70)
+    assert [word.count(tenant) for tenant in "ABC"] == [30, 30, 10]
+
+
+def check_cost_mode_charges_what_is_declared(open_queue: OpenQueue) -> None:
+    """
+    Charging: where jobs declare their cost, a tenant of jobs of 3 is served once for three times of one of 1.
+    """
+    queue = open_queue()
+    queue.set_queue(charge="cost")
+    queue.enqueue("A", 300, cost=3)
+    queue.enqueue("B", 300, cost=1)
+    assert order(queue, 41, batch=7) == "A" + "BBBA" * 10
+
+
+def heavy_gap(queue: Queue, crowd: Sequence[str], weight: int, n: int) -> int:
+    """
+    R3: the most dispatches without one of the heavy tenant, whose jobs arrive between two crowds.
+    """
+    middle = len(crowd) // 2
+    queue.set_tenant("heavy", weight)
+    for tenant in crowd[:middle]:
+        queue.enqueue(tenant, 2)
+    queue.enqueue("heavy", n)
+    served(queue, 10)
+    for tenant in crowd[middle:]:
+        queue.enqueue(tenant, 2)
+    tenants = served(queue, n, batch=100)
+    return longest_other(tenants, "heavy")
+
+
+def longest_other(tenants: Sequence[str], tenant: str) -> int:
+    """
+    The most dispatches in a row that a tenant does not get, and one: the gap from one of its own to the next.
+    """
+    return max(len(list(run)) for is_its, run in groupby(tenants, tenant.__eq__) if not is_its) + 1
+
+
+def check_25_a_crowd_hides_nobody(open_queue: OpenQueue) -> None:
+    """
+    Scenario 25 in small: weight 10 among 200 tenants of weight 1 waits at most twice its turn.
+    """
+    crowd = [f"t{i:03}" for i in range(200)]
+    assert heavy_gap(open_queue(), crowd, 10, 400) <= 2 * (210 // 10) + 2
 
 
 CHECKS: dict[str, Callable[[OpenQueue], None]] = {

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 
 from .sql_queue import SqlQueue
-from .trace import Trace, random_trace, replay, resolve, traces
+from .trace import EVERYTHING, JOBS, Trace, random_trace, replay, resolve, traces
 
 if TYPE_CHECKING:
     from tests.support import Database
@@ -25,7 +25,7 @@ def check_same_order(db: Database, trace: Trace) -> None:
     """
     Play a trace on the model and on a new queue of the database.
     """
-    replay(SqlQueue(db.conn), resolve(trace))
+    replay(SqlQueue(db.conn, simulated=True), resolve(trace))
 
 
 def check_seeded_traces(db: Database, count: int = 100, first: int = 1) -> None:
@@ -35,7 +35,7 @@ def check_seeded_traces(db: Database, count: int = 100, first: int = 1) -> None:
     for seed in range(first, first + count):
         rng = Random(seed)
         try:
-            check_same_order(db, random_trace(rng, rng.randint(5, 60)))
+            check_same_order(db, random_trace(rng, rng.randint(5, 80), JOBS if seed % 4 == 0 else EVERYTHING))
         except BaseException as error:
             error.add_note(f"FAIRQ_SEED={seed} FAIRQ_TRACES=1 plays this trace alone")
             raise

@@ -30,12 +30,26 @@ def scenario(name: str) -> Callable[[Database], None]:
 
 
 MUTANTS = [
-    # R2: no lift at activation; debt forgotten
-    (scenario("09_idling_earns_nothing"), Edit("_apply", "then greatest(k.vtime, p_virtual_time)\n", "then k.vtime\n")),
-    (scenario("10_debt_is_kept"), Edit("_apply", "then greatest(k.vtime, p_virtual_time)\n", "then p_virtual_time\n")),
+    # R2: no lift at activation; debt forgotten; a tenant's first job starts at zero
+    (
+        scenario("09_idling_earns_nothing"),
+        Edit("_apply", "v_start := p_tick.virtual_time;", "v_start := null;"),
+    ),
+    (
+        scenario("10_debt_is_kept"),
+        Edit(
+            "_apply",
+            "if v_start > v_flow.vtime then",
+            "if v_start > v_flow.vtime or v_new.arrived and not v_was.has_work then",
+        ),
+    ),
     (
         at.check_13_a_late_commit_earns_nothing,
-        Edit("_apply", "k.max_running, k.paused, p_virtual_time,", "k.max_running, k.paused, 0,"),
+        Edit(
+            "_apply",
+            "v_start := p_tick.virtual_time;",
+            "v_start := case when v_was.stamp > 0 then p_tick.virtual_time end;",
+        ),
     ),
     # R2: E falls with a flow that R11 let in below V
     (scenario("r2_nobody_enters_below"), Edit("_virtual_time", "p_tick.virtual_time,\n", "0,\n")),
@@ -53,32 +67,32 @@ MUTANTS = [
         ),
     ),
     # R7: a flow read to its depth does not bound the pass
-    (traces, Edit("_pick", "min(x.tag + x.charge)", "min(x.tag + 1000 * x.charge)")),
+    (traces, Edit("_pick", "min(x.tag + x.step)", "min(x.tag + 1000 * x.step)")),
     # R7: a flow that was not read does not bound it either
     (scenario("12_cancelled_tenants_hide_nobody"), Edit("_pick", "(select count(*) from flow) < p_want", "true")),
     # R8: a weight acts on flows opened after it
-    (scenario("11_a_weight_acts_at_once"), Edit("_apply", "weight      = k.weight,", "")),
+    (scenario("11_a_weight_acts_at_once"), Edit("_wished", "p_flow.weight := p_wish.weight;", "")),
     # R9: the cap judged before the claim and not within it
     (
         at.check_18_a_cap_is_exact,
-        Edit("_pick", "least(coalesce(f.max_running - f.running, p_want), p_want) as room", "p_want as room"),
+        Edit("_pick", "p_want, f.max_running - f.running,", "p_want,"),
     ),
     # R11: no lift when unblocked
     (
         scenario("r11_one_job_of_precedence"),
-        Edit("_apply", "then greatest(k.vtime, p_virtual_time - k.charge)", "then k.vtime"),
+        Edit("_apply", "and v_can then p_tick.virtual_time - v_flow.charge end", "and v_can then null::bigint end"),
     ),
     # R11: without bounds upwards, as if it had never waited
     (
         traces,
-        Edit("_apply", "then greatest(k.vtime, p_virtual_time - k.charge)", "then greatest(k.vtime, p_virtual_time)"),
+        Edit("_apply", "then p_tick.virtual_time - v_flow.charge end", "then p_tick.virtual_time end"),
     ),
     # R1: without the queue's lock
     (at.check_17_one_tenant_many_claimers, Edit("_dispatch", "perform fairq._lock_queue(p_queue);", "")),
     # the lighter tenants pay too little
     (
         at.check_16_sixteen_sessions_share_by_weight,
-        Edit("_charge", "s.took * f.charge", "s.took * least(f.charge, 2520000 / 2)"),
+        Edit("_charge", "p.nth * p.charge", "p.nth * least(p.charge, 2520000 / 2)"),
     ),
 ]
 

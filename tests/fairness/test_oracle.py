@@ -92,7 +92,7 @@ def test_a_charge_is_the_nearest_whole_number(weight: float) -> None:
     The charge of a job is 1000 * 2520 / weight to the nearest whole number, and never nothing.
     """
     exact = Fraction(JOB) / Fraction(weight)
-    charge = Flow("a", Wish(weight)).inc
+    charge = Flow("a", Wish(weight)).charge
     assert charge >= 1
     assert abs(charge - exact) <= Fraction(1, 2) + exact / 2**52
 
@@ -101,7 +101,7 @@ def test_half_a_charge_rounds_to_even() -> None:
     """
     Where the charge ends in a half it is the even neighbour's, as round(double precision) says.
     """
-    assert [Flow("a", Wish(JOB / half)).inc for half in (1.5, 2.5, 3.5)] == [2, 2, 4]
+    assert [Flow("a", Wish(JOB / half)).charge for half in (1.5, 2.5, 3.5)] == [2, 2, 4]
 
 
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.__name__)

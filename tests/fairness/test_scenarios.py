@@ -18,7 +18,7 @@ from tests.support import Database, Worker, buffers_of, storm
 from . import scenarios
 from .history import lag_ratio
 from .oracle import JOB
-from .scenarios import longest_run, order, served
+from .scenarios import longest_other, longest_run, order, served
 from .sql_queue import LEASE, SqlQueue
 
 BLOCKED = "an open transaction blocks others"
@@ -28,13 +28,13 @@ def check_scenario(db: Database, name: str) -> None:
     """
     One of the scenarios that the model answers too.
     """
-    scenarios.CHECKS[name](lambda: SqlQueue(db.conn))
+    scenarios.CHECKS[name](lambda: SqlQueue(db.conn, simulated=True))
 
 
 @pytest.mark.parametrize("name", scenarios.CHECKS)
 def test_a_known_answer(db: Database, name: str) -> None:
     """
-    Scenarios 1 to 12 and 15: one session, claims in the exact order of fairness.md.
+    The scenarios that one session can play: claims in the exact order of fairness.md, time by a simulated clock.
     """
     check_scenario(db, name)
 
@@ -278,3 +278,30 @@ def test_19_a_capped_backlog_is_passed_by(db: Database) -> None:
     Scenario 19: the free tenant's job is claimed at once, for at most 50 buffers more than without the 100,000.
     """
     check_19_a_capped_backlog_is_passed_by(db)
+
+
+def check_25_a_crowd_of_5000_hides_nobody(db: Database, arrives: str = "middle") -> None:
+    """
+    Scenario 25: 5,000 tenants of weight 1 arrive before, around or after one of weight 100.
+    """
+    queue = SqlQueue(db.conn)
+    queue.set_tenant("heavy", 100)
+    before = {"first": 0, "middle": 2500, "last": 5000}[arrives]
+    crowd = [f"t{i:04}" for i in range(5000)]
+    queue.enqueue_each(crowd[:before], 2)
+    queue.enqueue("heavy", 400)
+    served(queue, 10)
+    queue.enqueue_each(crowd[before:], 2)
+    tenants = served(queue, 7000, batch=500)
+    assert "heavy" in tenants
+    assert longest_other(tenants, "heavy") <= 102
+
+
+@pytest.mark.parametrize(
+    "arrives", ["middle", *(pytest.param(arrives, marks=pytest.mark.slow) for arrives in ("first", "last"))]
+)
+def test_25_a_crowd_of_5000_hides_nobody(db: Database, arrives: str) -> None:
+    """
+    Scenario 25: the heavy one is never more than 102 dispatches from its next, in whatever order they arrive.
+    """
+    check_25_a_crowd_of_5000_hides_nobody(db, arrives)

@@ -97,6 +97,12 @@ def assert_agrees(db: Session) -> None:
         assert db.rows(query) == [], fault
 
 
+def assert_agrees_after_look(db: Session) -> None:
+    """The beliefs hold once the scheduler has looked."""
+    look_everywhere(db)
+    assert_agrees(db)
+
+
 BELIEFS = {
     "a lease without a job": """
         select l.job_id from fairq.leases as l
@@ -124,7 +130,33 @@ BELIEFS = {
     """,
     "a flow below the floor of the pick": """
         select f.queue, f.tenant from fairq.flows as f join fairq.ticks as t using (queue)
-        where f.eligible and row(f.vtime, f.charge, f.served, f.tenant)::fairq.place < t.pick_floor
+        where f.eligible and (f.vtime, f.charge, f.served, f.tenant) < (
+            (t.pick_floor).vtime, (t.pick_floor).charge, (t.pick_floor).served, (t.pick_floor).tenant
+        )
+    """,
+    "a limited flow below the floor of tokens": """
+        select f.queue, f.tenant from fairq.flows as f join fairq.ticks as t using (queue)
+        where f.limited and f.token_due_at < t.token_floor
+    """,
+    "a wrong count of what the queue runs": """
+        select t.queue, t.running, count(l.job_id) from fairq.ticks as t left join fairq.leases as l using (queue)
+        group by t.queue, t.running
+        having t.running <> count(l.job_id)
+    """,
+    "a wrong count of backlogged tenants, or of what they weigh": """
+        select t.queue, t.backlogged, t.milliweight, count(f.tenant), sum(round(f.weight * 1000))
+        from fairq.ticks as t left join fairq.flows as f on f.queue = t.queue and f.has_work
+        group by t.queue, t.backlogged, t.milliweight
+        having (t.backlogged, t.milliweight) <> (count(f.tenant), coalesce(sum(round(f.weight * 1000)), 0))
+    """,
+    "a wish that is not in force": """
+        select f.queue, f.tenant from fairq.flows as f cross join lateral fairq._wish(f.queue, f.tenant) as w
+        where (f.weight, f.max_running, f.paused, f.rate, f.burst)
+           is distinct from (w.weight, w.max_running, w.paused, w.rate, w.burst)
+    """,
+    "a lease that is prepaid though its queue does not charge by time, or the other way round": """
+        select l.job_id from fairq.leases as l join fairq.ticks as t using (queue)
+        where (l.prepaid is not null) <> (t.charge = 'time')
     """,
     "a scheduled job below the floor of promote": """
         select j.job_id from fairq.jobs as j join fairq.ticks as t using (queue)

@@ -13,7 +13,7 @@ import pytest
 
 from tests.support import wait_until
 
-from .helpers import NOBODY, check, check_books, ids, look, waits
+from .helpers import NOBODY, assert_agrees, assert_agrees_after_look, check, check_books, ids, look, waits
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -227,6 +227,46 @@ def check_what_runs_is_counted(db: Database) -> None:
 def test_what_runs_is_counted(db: Database) -> None:
     """Running counts, and the cap they serve."""
     check_what_runs_is_counted(db)
+
+
+@check
+def check_who_is_backlogged_is_counted(db: Database) -> None:
+    """Tenants come, go, come back within one claim, and weigh what they weigh at the time, idle, held up or not."""
+    look(db)
+    db.set_tenant("*", weight=2)
+    db.set_tenant("paused", paused=True)
+    enqueued = [job for tenant in ("a", "b", "gone", "paused") for job in db.given_jobs(tenant, 3)]
+    assert_agrees_after_look(db)
+    db.set_tenant("a", weight=0.0015)
+    db.set_tenant("idle", weight=7)
+    assert_agrees_after_look(db)
+    db.set_tenant("*", weight=5)
+    assert_agrees_after_look(db)
+    # a tenant whose jobs are gone is found empty; one whose last jobs are held is emptied and comes back in one claim
+    for job in db.job_ids("gone"):
+        db.cancel(job)
+    holder = db.session(autocommit=False)
+    holder.execute("select from fairq.jobs where tenant = 'b' for update")
+    jobs = db.claim(10)
+    assert {job.tenant for job in jobs} == {"a"}
+    assert_agrees(db)
+    holder.conn.rollback()
+    db.complete_all(jobs + db.claim(10))
+    assert_agrees_after_look(db)
+    enqueued += db.given_jobs("a", 1) + db.given_jobs("idle", 1)
+    db.set_tenant("a")
+    db.set_tenant("idle", weight=3)
+    db.set_queue(charge="jobs")
+    assert_agrees_after_look(db)
+    db.set_tenant("paused")
+    assert len(db.claim(10)) == len(db.job_ids("paused")) + 2
+    check_books(db, enqueued)
+    assert db.value("select backlogged from fairq.ticks") == 0
+
+
+def test_who_is_backlogged_is_counted(db: Database) -> None:
+    """The number of backlogged tenants and the sum of their weights."""
+    check_who_is_backlogged_is_counted(db)
 
 
 @check

@@ -12,6 +12,7 @@ import pytest
 
 from .helpers import (
     assert_agrees,
+    assert_agrees_after_look,
     check,
     check_books,
     drain,
@@ -19,7 +20,6 @@ from .helpers import (
     gate_inside,
     ids,
     look,
-    look_everywhere,
     paused_session,
     waits,
 )
@@ -124,12 +124,6 @@ def check_a_job_put_back_is_found(db: Database) -> None:
     check_books(db, [job])
 
 
-def assert_agrees_after_look(db: Database) -> None:
-    """The beliefs hold once the scheduler has looked."""
-    look_everywhere(db)
-    assert_agrees(db)
-
-
 def test_a_job_put_back_is_found(db: Database) -> None:
     """Every way back into the queue is read by the next look."""
     check_a_job_put_back_is_found(db)
@@ -214,6 +208,32 @@ def check_commits_inside_a_claim(db: Database, event: str = "insert or update on
 def test_commits_inside_a_claim(db: Database, event: str) -> None:
     """Commits that fall between the look, the pick, the lease and the tick of one claim are not lost."""
     check_commits_inside_a_claim(db, event)
+
+
+@check
+def check_a_wish_inside_a_claim_is_weighed_once(db: Database) -> None:
+    """A weight that is committed while a claim places its entrants is counted as the one their flows have."""
+    worker = paused_session(db)
+    for tenants in ("ab", "cd"):
+        for tenant in tenants:
+            db.given_jobs(tenant, 2)
+        # the first of the two is about to be written: both have been counted
+        with gate_before(db, "update on fairq.flows") as gate:
+            claim = gate.stop(worker, lambda: worker.claim(1))
+            db.set_tenant(tenants[1], weight=3)
+            gate.open()
+            assert len(claim.result()) == 1
+        assert_agrees_after_look(db)
+        db.set_tenant(tenants[1])
+        assert_agrees_after_look(db)
+        drain(db)
+        db.complete_all(db.rows("select job_id, lease_token from fairq.leases"))
+        assert_agrees_after_look(db)
+
+
+def test_a_wish_inside_a_claim_is_weighed_once(db: Database) -> None:
+    """set_tenant() between the count of the entrants and their flows."""
+    check_a_wish_inside_a_claim_is_weighed_once(db)
 
 
 @check

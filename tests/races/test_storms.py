@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 TENANTS = ("a", "b", "c", "capped")
 CAP = 2
+QUEUE_CAP = 5
 
 
 @check
@@ -64,6 +65,32 @@ def check_caps_hold(db: Database) -> None:
 def test_caps_hold(db: Database) -> None:
     """R9 under eight claimers."""
     check_caps_hold(db)
+
+
+@check
+def check_the_cap_of_the_queue_holds(db: Database) -> None:
+    """However many claim and complete, all tenants together never run more than the queue's cap, but as many."""
+    enqueued = [job for tenant in "abc" for job in db.given_jobs(tenant, 40)]
+    db.set_queue(max_running=QUEUE_CAP)
+    seen: Counter[int] = Counter()
+
+    def work(worker: Worker) -> list[int]:
+        with worker.conn.transaction():
+            jobs = worker.claim(worker.random.randint(1, 4))
+            running = worker.value("select count(*) from fairq.leases")
+        seen[running] += 1
+        done = worker.complete_all(jobs) if jobs else {}
+        return list(done) or [0] * bool(worker.rows("select from fairq.jobs limit 1"))
+
+    done = storm(db, workers=8, step=work)
+    assert max(seen) == QUEUE_CAP
+    assert Counter(job for job in done if job) == Counter(enqueued)
+    check_books(db, enqueued)
+
+
+def test_the_cap_of_the_queue_holds(db: Database) -> None:
+    """The queue's max_running under eight claimers."""
+    check_the_cap_of_the_queue_holds(db)
 
 
 @check
@@ -193,6 +220,9 @@ def everything(crowd: Crowd) -> Callable[[Worker], int]:
         lambda w: w.promote(),
         lambda w: w.expire(),
         lambda w: w.set_tenant("b", weight=w.random.choice([1, 3]), paused=w.random.random() < 0.2),
+        lambda w: w.set_tenant("c", rate=w.random.choice([None, 50]), burst=3),
+        lambda w: w.set_tenant("*", weight=w.random.choice([1, 2])),
+        lambda w: w.call("purge_tenant", p_queue="default", p_tenant="a", p_limit=3),
     ]
 
     def turn(worker: Worker) -> int:
@@ -213,6 +243,7 @@ def check_everything_at_once(db: Database) -> None:
     check_books(db, crowd.enqueued)
 
     db.set_tenant("b")
+    db.set_tenant("c")
     for job in db.rows("select job_id from fairq.jobs where state = 'scheduled'"):
         db.reschedule(job.job_id, delay=timedelta(0))
     db.execute("update fairq.leases set lease_expires_at = greatest(clock_timestamp(), started_at + interval '1 ms')")
