@@ -1101,8 +1101,8 @@ grant select, insert on fairq.job_keys to fairq_api;
 grant update (job_id, payload_hash, expires_at) on fairq.job_keys to fairq_api;
 grant select, insert on fairq.queues to fairq_api;
 grant update (
-    paused, charge, max_running, rate, burst, default_lease, longest_lease, max_attempts, backoff_base, backoff_cap, backoff_jitter, payload_limit,
-    key_ttl, retention, notify
+    paused, charge, max_running, rate, burst, default_lease, longest_lease, max_attempts, backoff_base, backoff_cap,
+    backoff_jitter, payload_limit, key_ttl, retention, notify
 ) on fairq.queues to fairq_api;
 grant select, insert on fairq.tenants to fairq_api;
 grant update (weight, max_running, paused, rate, burst) on fairq.tenants to fairq_api;
@@ -4993,9 +4993,9 @@ grant execute on function fairq.retry_job(bigint) to fairq_operator;
 --
 -- see: what waits, what runs, and why a job has not started
 --
--- Counts stop at 10,000, of one tenant among many at 1,000: a look at a queue must cost the same whatever its backlog.
--- Wishes, caps and rates are shown as the next claim will find them; virtual times and the minute's counters as the last
--- one left them.
+-- Counts stop at 10,000, of one tenant among many at 1,000: a look at a queue must cost the same whatever its
+-- backlog. Wishes, caps and rates are shown as the next claim will find them; virtual times and the minute's counters as
+-- the last one left them.
 
 create or replace function fairq._in_last_minute(p_minute bigint, p_counts bigint[], p_now timestamptz)
     returns double precision

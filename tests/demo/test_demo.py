@@ -62,7 +62,7 @@ def assert_nothing_left(home: Path, processes: list[psutil.Process]) -> None:
 
 
 def test_a_short_run_keeps_the_promise_and_leaves_nothing() -> None:
-    """Five seconds, charged by jobs: exit 0, a lag ratio of at most 1 over nearly all starts, no process, no directory."""
+    """Five seconds, charged by jobs: exit 0, a lag ratio of at most 1 for nearly all starts, nothing left."""
     with running("--seconds", "5") as demo:
         home = Path(read_until(demo, r"^PostgreSQL 18\S* at (\S+); .*charged by jobs")[1])
         read_until(demo, r"^ +\d+\.\d s  ")
