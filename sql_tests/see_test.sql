@@ -1,5 +1,5 @@
 -- see: what waits, what runs, and why a job has not started.
-select plan(68);
+select plan(69);
 
 -- given a queue that was claimed from, where every job costs the same
 select fairq.set_queue('default', p_charge => 'jobs');
@@ -179,6 +179,12 @@ select is(
     format('%s %s %s', e.state, e.reason, e.until = j.run_at), 'scheduled not_due t', 'why: it is not due'
 )
 from fairq.jobs as j cross join lateral fairq.explain_wait(j.job_id) as e where j.state = 'scheduled' limit 1;
+select fairq_test.given_jobs('late', 1, 'late', p_delay => '1 microsecond') as late \gset
+select is(
+    pg_temp.why(:late),
+    'scheduled/not_looked_at/0/0: no claim has looked at its queue since it came; it is behind 0 of its own tenant''s jobs',
+    'why: it is due, and no claim has promoted it'
+);
 select is(pg_temp.why(w.job_id), 'queued/tenant_paused/0: its tenant is paused', 'why: the tenant is paused')
 from waits as w;
 select is(pg_temp.why(j.job_id), 'queued/tenant_at_cap/0: its tenant is at its cap of 0', 'why: the tenant is at its cap')
