@@ -599,7 +599,9 @@ create table fairq.flows (
     minute       bigint           not null default 0,
     started      integer[]        not null default '{0,0}',
     spent        bigint[]         not null default '{0,0}',
-    charge       bigint           not null generated always as (greatest(1, round(price * 2520 / weight))::bigint) stored,
+    charge       bigint           not null generated always as (
+        greatest(1, round(price * 2520 / weight))::bigint
+    ) stored,
     has_work     boolean          not null generated always as (
         coalesce(head_id[1], head_id[2], head_id[3], head_id[4]) is not null
     ) stored,
@@ -1101,8 +1103,8 @@ grant select, insert on fairq.job_keys to fairq_api;
 grant update (job_id, payload_hash, expires_at) on fairq.job_keys to fairq_api;
 grant select, insert on fairq.queues to fairq_api;
 grant update (
-    paused, charge, max_running, rate, burst, default_lease, longest_lease, max_attempts, backoff_base, backoff_cap, backoff_jitter, payload_limit,
-    key_ttl, retention, notify
+    paused, charge, max_running, rate, burst, default_lease, longest_lease, max_attempts, backoff_base, backoff_cap,
+    backoff_jitter, payload_limit, key_ttl, retention, notify
 ) on fairq.queues to fairq_api;
 grant select, insert on fairq.tenants to fairq_api;
 grant update (weight, max_running, paused, rate, burst) on fairq.tenants to fairq_api;
@@ -1517,7 +1519,9 @@ $fn$;
 comment on function fairq._log(fairq.leases, text, timestamptz, jsonb) is 'Writes the end of an attempt to job_log. Internal.';
 revoke all on function fairq._log(fairq.leases, text, timestamptz, jsonb) from public;
 
-create or replace function fairq._hold_lease(p_job_id bigint, p_token uuid, p_caller text, p_now timestamptz default null)
+create or replace function fairq._hold_lease(
+    p_job_id bigint, p_token uuid, p_caller text, p_now timestamptz default null
+)
     returns fairq.leases
     language plpgsql
     set search_path = pg_catalog, pg_temp
@@ -3491,7 +3495,9 @@ begin
 end
 $fn$;
 comment on function fairq._pick(fairq.ticks, pg_snapshot, xid8, timestamptz, integer, bigint, boolean, text[], bigint[], text[]) is 'Chooses the next jobs of a queue in fair order. Internal.';
-revoke all on function fairq._pick(fairq.ticks, pg_snapshot, xid8, timestamptz, integer, bigint, boolean, text[], bigint[], text[]) from public;
+revoke all on function fairq._pick(
+    fairq.ticks, pg_snapshot, xid8, timestamptz, integer, bigint, boolean, text[], bigint[], text[]
+) from public;
 
 create or replace function fairq._lease(
     p_queue text, p_picks fairq.pick[], p_dispatch bigint, p_owner text, p_caller text, p_now timestamptz,
@@ -4994,8 +5000,8 @@ grant execute on function fairq.retry_job(bigint) to fairq_operator;
 -- see: what waits, what runs, and why a job has not started
 --
 -- Counts stop at 10,000, of one tenant among many at 1,000: a look at a queue must cost the same whatever its backlog.
--- Wishes, caps and rates are shown as the next claim will find them; virtual times and the minute's counters as the last
--- one left them.
+-- Wishes, caps and rates are shown as the next claim will find them; virtual times and the minute's counters as
+-- the last one left them.
 
 create or replace function fairq._in_last_minute(p_minute bigint, p_counts bigint[], p_now timestamptz)
     returns double precision

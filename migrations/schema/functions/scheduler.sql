@@ -797,7 +797,9 @@ begin
 end
 $fn$;
 comment on function fairq._pick(fairq.ticks, pg_snapshot, xid8, timestamptz, integer, bigint, boolean, text[], bigint[], text[]) is 'Chooses the next jobs of a queue in fair order. Internal.';
-revoke all on function fairq._pick(fairq.ticks, pg_snapshot, xid8, timestamptz, integer, bigint, boolean, text[], bigint[], text[]) from public;
+revoke all on function fairq._pick(
+    fairq.ticks, pg_snapshot, xid8, timestamptz, integer, bigint, boolean, text[], bigint[], text[]
+) from public;
 
 create or replace function fairq._lease(
     p_queue text, p_picks fairq.pick[], p_dispatch bigint, p_owner text, p_caller text, p_now timestamptz,

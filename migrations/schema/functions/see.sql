@@ -2,8 +2,8 @@
 -- see: what waits, what runs, and why a job has not started
 --
 -- Counts stop at 10,000, of one tenant among many at 1,000: a look at a queue must cost the same whatever its backlog.
--- Wishes, caps and rates are shown as the next claim will find them; virtual times and the minute's counters as the last
--- one left them.
+-- Wishes, caps and rates are shown as the next claim will find them; virtual times and the minute's counters as
+-- the last one left them.
 
 create or replace function fairq._in_last_minute(p_minute bigint, p_counts bigint[], p_now timestamptz)
     returns double precision
