@@ -1124,8 +1124,7 @@ grant update (job_id, payload_hash, expires_at) on fairq.job_keys to fairq_api;
 grant select, insert on fairq.queues to fairq_api;
 grant update (
     paused, charge, max_running, rate, burst, default_lease, longest_lease, max_attempts, backoff_base, backoff_cap,
-    backoff_jitter, payload_limit,
-    key_ttl, retention, notify
+    backoff_jitter, payload_limit, key_ttl, retention, notify
 ) on fairq.queues to fairq_api;
 grant select, insert on fairq.tenants to fairq_api;
 grant update (weight, max_running, paused, rate, burst) on fairq.tenants to fairq_api;
