@@ -17,9 +17,11 @@ if TYPE_CHECKING:
 
 COLOURS = {"amber": "#e69f00", "birch": "#009e73", "cedar": "#56759f", "flood": "#c8372d"}
 BAND, INK, GRID = "#d9dde3", "#30343b", "#eceef1"
-SIZE, DPI = (9.6, 4.1), 110
+SIZE, DPI = (9.6, 4.3), 110
 # The scale is fairq's, and so much more: what leaves the picture is told in words.
-HEADROOM = 1.7
+HEADROOM = 1.3
+# Lines that lie upon one another, the last on top, must all be seen.
+WIDTHS = {"amber": 5.4, "birch": 3.9, "cedar": 2.6, "flood": 1.5}
 
 
 def require() -> None:
@@ -38,16 +40,17 @@ def draw(path: Path, fair: Lines, fifo: Lines, width: float, workers: int) -> No
     FigureCanvasAgg(figure)
     left, right = figure.subplots(1, 2, sharex=True, sharey=True)
     top = HEADROOM * max(levels[-1] for levels in fair.levels.values())
-    left.fill_between(fair.times, *_band(fair, width), color=BAND, linewidth=0, label="the bound (T7)")
+    left.fill_between(fair.times, *_band(fair, width), color=BAND, linewidth=0, label="how far apart they may be (T7)")
     for axes, lines, title in ((left, fair, "fairq, charging by time"), (right, fifo, "first in, first out")):
         _draw_lines(axes, lines, top)
-        axes.set_title(title, loc="left", fontsize=11, fontweight="bold", color=INK)
+        axes.set_title(f"{title}: {lines.spread():.2g} s apart", loc="left", fontsize=11, fontweight="bold", color=INK)
     left.set_ylim(0, top)
     left.set_xlim(fair.times[0], fair.times[-1] * 1.005)
     left.set_ylabel("worker-seconds per unit of weight", color=INK)
-    left.legend(loc="upper left", frameon=False, fontsize=9, labelcolor=INK)
+    handles, labels = left.get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside lower center", ncols=3, frameon=False, fontsize=9, labelcolor=INK)
     figure.suptitle(
-        f"Four tenants, {workers} workers; one floods the queue. Fair is: the lines stay together.",
+        f"Four tenants, {workers} workers; one floods the queue. Fair means that the lines stay together.",
         x=0.01,
         ha="left",
         fontsize=12,
@@ -83,7 +86,7 @@ def _draw_lines(axes: Axes, lines: Lines, top: float) -> None:
             lines.times[first:],
             levels[first:],
             color=COLOURS[tenant],
-            linewidth=1.8,
+            linewidth=WIDTHS[tenant],
             label=label,
             solid_capstyle="round",
         )

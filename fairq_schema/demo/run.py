@@ -183,7 +183,7 @@ def measure(
         began = clock(connection)
         watch(options, interruption, tally, producing, working)
     spans = [span for span in tally.spans() if span.began >= began + options.seconds * WARM_UP * MICROSECONDS]
-    first = min((span.began for span in spans if span.tenant == FLOODING), default=None)
+    first = tally.flooded_at()
     flood_at = None if first is None else (first - began) / MICROSECONDS
     return lines(spans, began, options.seconds, flood_at), spans
 

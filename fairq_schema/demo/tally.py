@@ -158,6 +158,12 @@ class Tally:
         with self._lock:
             return list(self._spans)
 
+    def flooded_at(self) -> int | None:
+        """Tell when the first jobs of the flood were committed, if any were."""
+        with self._lock:
+            jobs = self._accounts[self._flood].jobs
+            return self._committed[jobs[0]] if jobs else None
+
     def lag(self) -> Lag:
         """Measure the lag ratio of all that happened; see `fairq_schema.demo.lag`."""
         starts = self.starts()

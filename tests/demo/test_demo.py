@@ -62,9 +62,9 @@ def assert_nothing_left(home: Path, processes: list[psutil.Process]) -> None:
 
 
 def test_a_short_run_keeps_the_promise_and_leaves_nothing() -> None:
-    """Five seconds with a flood: exit 0, a lag ratio of at most 1 over nearly all starts, no process, no directory."""
+    """Five seconds, charged by jobs: exit 0, a lag ratio of at most 1 for nearly all starts, nothing left."""
     with running("--seconds", "5") as demo:
-        home = Path(read_until(demo, r"^PostgreSQL 18\S* at (\S+);")[1])
+        home = Path(read_until(demo, r"^PostgreSQL 18\S* at (\S+); .*charged by jobs")[1])
         read_until(demo, r"^ +\d+\.\d s  ")
         processes = family(demo)
         assert home.is_dir()
@@ -113,7 +113,8 @@ def test_a_scheduler_that_forgets_the_weights_is_found_out() -> None:
         fairq_schema.apply(dsn)
         with psycopg.connect(dsn, autocommit=True) as connection:
             [text] = connection.execute(
-                "select pg_get_functiondef(p.oid) from pg_proc as p where p.proname = '_charge'"
+                "select pg_get_functiondef(p.oid) from pg_proc as p"
+                " where p.pronamespace = 'fairq'::regnamespace and p.proname = '_charge'"
             ).fetchone() or [""]
             assert "f.vtime + s.charge" in text
             connection.execute(text.replace("f.vtime + s.charge", "f.vtime + s.took * 2520000"))
@@ -124,6 +125,34 @@ def test_a_scheduler_that_forgets_the_weights_is_found_out() -> None:
         assert found, done.stderr
         assert float(found[1]) > 1
         assert done.returncode == 1
+
+
+def test_the_plot_is_a_picture_of_a_run_within_its_bound(tmp_path: Path) -> None:
+    """Six seconds, fairq and a plain table: exit 0, a PNG, and two drifts, of which fairq's is the lesser by far."""
+    picture = tmp_path / "fair.png"
+    with running("--seconds", "6", "--plot", str(picture)) as demo:
+        home = Path(read_until(demo, r"^PostgreSQL 18\S* at (\S+); .*charged by time")[1])
+        processes = family(demo)
+        drift, bound, other = map(
+            float, read_until(demo, r"at most (\S+) s \(bound T7: (\S+) s\); first in, first out: (\S+) s").groups()
+        )
+
+        assert demo.wait(LIMIT) == 0
+        assert drift <= bound
+        assert other > 3 * drift
+        assert picture.read_bytes().startswith(b"\x89PNG\r\n")
+        assert_nothing_left(home, processes)
+
+
+def test_a_comparison_in_a_given_database_takes_its_table_away_again(tmp_path: Path) -> None:
+    """Neither the rows of the queue nor the plain table stay."""
+    with temporary_server() as dsn:
+        done = run_in(dsn, "--plot", str(tmp_path / "fair.png"))
+        assert "the picture: " in done.stdout, done.stderr
+        with psycopg.connect(dsn) as connection:
+            for table in TABLES:
+                assert connection.execute(f"select from fairq.{table} where queue = 'demo'").fetchone() is None, table
+            assert connection.execute("select to_regnamespace('fairq_demo')").fetchone() == (None,)
 
 
 def test_a_queue_in_use_and_a_role_without_the_rights_are_refused() -> None:
@@ -138,9 +167,9 @@ def test_a_queue_in_use_and_a_role_without_the_rights_are_refused() -> None:
         assert "connect as a superuser" in run_in(make_conninfo(dsn, user="other")).stderr
 
 
-def run_in(dsn: str) -> subprocess.CompletedProcess[str]:
+def run_in(dsn: str, *options: str) -> subprocess.CompletedProcess[str]:
     """Run the demo for two seconds in a given database."""
-    command = [*DEMO, "--seconds", "2", "--dsn", dsn]
+    command = [*DEMO, "--seconds", "2", "--dsn", dsn, *options]
     return subprocess.run(command, capture_output=True, text=True, check=False, timeout=LIMIT)
 
 

@@ -70,7 +70,7 @@ def test_the_sql_of_the_readme_returns_what_it_says(connection: psycopg.Connecti
                 assert [" | ".join(map(written, row)) for row in cursor] == expected, statements
 
 
-@pytest.mark.parametrize("page", ["README.md", "CONTRIBUTING.md", "CHANGELOG.md", "docs/rooms.md"])
+@pytest.mark.parametrize("page", ["README.md", "CONTRIBUTING.md", "CHANGELOG.md", "docs/fairness.md", "docs/rooms.md"])
 def test_links_lead_to_files(page: str) -> None:
     """A relative link names a file of the repository."""
     path = ROOT / page
