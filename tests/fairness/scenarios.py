@@ -299,7 +299,7 @@ def check_21_idle_workers_are_shared(open_queue: OpenQueue) -> None:
     queue.complete(job)
     for tenant in "AB":
         queue.enqueue(tenant, 200)
-    word = order(queue, 64, batch=64)
+    word = order(queue, 64)
     assert [word.count(tenant) for tenant in "AB"] == [32, 32]
 
 
@@ -361,6 +361,27 @@ def check_23_a_limited_tenant_comes_back(open_queue: OpenQueue) -> None:
         assert len(queue.claim(10)) == 1
     queue.wait(60 * SECOND)
     assert len(queue.claim(10)) == 2
+
+
+def check_23_a_token_is_whole_when_it_is_due(open_queue: OpenQueue) -> None:
+    """
+    Scenario 23: a token due at a time that no clock can name comes at the nearest one it can.
+    """
+    queue = open_queue()
+    queue.set_tenant("A", 1, rate=3)
+    queue.enqueue("A", 10)
+    assert order(queue, 1) == "A"
+    queue.wait(SECOND // 3)
+    assert order(queue, 1) == "A"
+
+
+def check_23_a_limited_tenant_hides_nobody(open_queue: OpenQueue) -> None:
+    """
+    Scenario 23, where all claim one job: a tenant without tokens is not in anybody's way.
+    """
+    queue = flooded(open_queue, {"A": 1, "B": 1})
+    queue.set_tenant("A", 1, rate=1, burst=2)
+    assert order(queue, 8) == "ABABBBBB"
 
 
 def check_24_failures_are_paid_for(open_queue: OpenQueue) -> None:
