@@ -277,6 +277,29 @@ def timed(open_queue: OpenQueue, weights: dict[str, float], count: int = 0) -> Q
     return queue
 
 
+def check_08_batches_change_no_tie(open_queue: OpenQueue) -> None:
+    """
+    Scenario 8, where a short lease makes two of one charge pay unlike steps: ties in a batch go as in single claims.
+    """
+    short = SECOND // 2
+    words = []
+    for batch in 1, 10:
+        queue = timed(open_queue, {"B": 2})
+        queue.enqueue("A", 60)
+        assert queue.vtime("A") == 0  # opened with the first estimate, a second
+        queue.enqueue("X")
+        [job] = queue.claim(1, "X")
+        queue.wait(2 * SECOND)
+        queue.complete(job)
+        assert queue.vtime("X") == 2 * JOB
+        queue.enqueue("B", 60)
+        assert queue.vtime("B") == 0  # opened with two seconds, and weight 2
+        queue.claim(3, "B", lease=short)
+        jobs = [job for _ in range(10 // batch) for job in queue.claim(batch, lease=short)]
+        words.append("".join(map(queue.tenant_of, jobs)))
+    assert words == ["AABABBABBA"] * 2
+
+
 def check_20_slots_are_shared_not_jobs(open_queue: OpenQueue) -> None:
     """
     Scenario 20: A's jobs take 10 s and B's 1 s; of ten workers each has five, over 1,000 s.

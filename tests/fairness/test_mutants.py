@@ -57,15 +57,20 @@ MUTANTS = [
     # R4: ties by name alone
     (
         scenario("08_batches_change_nothing"),
-        Edit("_pick", "order by h.tag, h.charge, h.nth,", "order by h.tag, h.nth,"),
+        Edit("_pick", "order by h.tag, h.charge, case", "order by h.tag, case"),
     ),
     (
         traces,
         Edit(
             "_pick",
-            "order by h.tag, h.charge, h.nth, h.served, h.tenant",
-            "order by h.tag, h.charge, h.served, h.tenant",
+            "end nulls first, h.nth, h.served, h.tenant",
+            "end nulls first, h.served, h.tenant",
         ),
+    ),
+    # R4, R7: ties in a batch by how often, whatever the steps
+    (
+        scenario("08_batches_change_no_tie"),
+        Edit("_pick", "case when c.nth > 1 then -c.step end nulls first, c.nth", "c.nth"),
     ),
     # R7: a flow read to its depth does not bound the pass
     (
