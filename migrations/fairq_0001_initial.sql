@@ -228,25 +228,50 @@ comment on type fairq.pick is 'A job chosen by the scheduler, in turn, and the p
 create type fairq.queue_stat as (
     queue            text,
     paused           boolean,
+    charge           text,
+    max_running      integer,
+    rate             double precision,
+    burst            integer,
+    backlogged       bigint,
     eligible_tenants bigint,
+    queued           bigint,
     scheduled        bigint,
     running          bigint,
+    oldest_wait      interval,
     next_due_at      timestamptz,
     ticked_at        timestamptz
 );
-comment on type fairq.queue_stat is 'A row of queue_stats().';
+comment on type fairq.queue_stat is 'A row of queue_stats(). backlogged: tenants with work, as far as the scheduler has looked; eligible_tenants: those of them that may be picked. oldest_wait: since when the longest waiting queued job could have started.';
 
 create type fairq.tenant_stat as (
-    tenant      text,
-    weight      double precision,
-    max_running integer,
-    paused      boolean,
-    running     integer,
-    queued      bigint,
-    vtime       bigint,
-    blocked_by  text
+    tenant        text,
+    weight        double precision,
+    max_running   integer,
+    rate          double precision,
+    burst         integer,
+    paused        boolean,
+    running       bigint,
+    queued        bigint,
+    started       double precision,
+    share         double precision,
+    entitled      double precision,
+    lag_jobs      double precision,
+    lag_seconds   double precision,
+    vtime         bigint,
+    blocked_by    text,
+    blocked_until timestamptz
 );
-comment on type fairq.tenant_stat is 'A row of tenant_stats().';
+comment on type fairq.tenant_stat is 'A row of tenant_stats(). started, share and entitled are of the last minute; the lag is positive for a tenant that is owed something, negative for one that is ahead.';
+
+create type fairq.wait_reason as (
+    state    text,
+    reason   text,
+    sentence text,
+    until    timestamptz,
+    ahead    bigint,
+    picks    bigint
+);
+comment on type fairq.wait_reason is 'The answer of explain_wait(). reason: not_found, finished, running, lease_expired, not_due, queue_paused, queue_at_cap, queue_rate_limited, tenant_paused, tenant_at_cap, tenant_rate_limited, not_looked_at or in_line. until: when this reason ends by itself. ahead: jobs of its own tenant before it. picks: jobs of all tenants before it, about.';
 
 --
 -- schema/tables.sql
@@ -773,8 +798,9 @@ comment on index fairq.job_log_timeline_idx is 'Ridden by job_events: the transi
 create index tenants_look_idx on fairq.tenants (queue, changed_xid);
 comment on index fairq.tenants_look_idx is 'Ridden by _look: tenants'' rows by the transaction that changed them.';
 
--- a flow by its key, newest version first: under a held snapshot the dead versions are never walked
-create index flows_key_idx on fairq.flows (queue, tenant, stamp desc);
+-- a flow by its key, newest version first: under a held snapshot the dead versions are never walked.
+-- Tenant first: what reads a queue's flows in pick order must have no second index to be tempted by.
+create index flows_key_idx on fairq.flows (tenant, queue, stamp desc);
 comment on index fairq.flows_key_idx is 'Ridden by _apply: a tenant''s flow, newest version first.';
 
 -- the pick order. The whole tie-break is in the index, so that a limit cuts between equals by the rule and not by luck;
@@ -1058,7 +1084,7 @@ revoke all on all sequences in schema fairq from public;
 
 grant usage on type
     fairq.enqueued_job, fairq.enqueue_outcome, fairq.claimed_job, fairq.job_outcome,
-    fairq.queue_stat, fairq.tenant_stat, fairq.new_job, fairq.news, fairq.ending, fairq.tenant_news,
+    fairq.queue_stat, fairq.tenant_stat, fairq.wait_reason, fairq.new_job, fairq.news, fairq.ending, fairq.tenant_news,
     fairq.moved, fairq.place, fairq.pick
 to fairq_api;
 
@@ -1242,13 +1268,18 @@ create or replace function fairq._keep_tenant_row()
     language plpgsql
     set search_path = pg_catalog, pg_temp
 as $fn$
--- A row that is gone cannot say so; one with the defaults means the same and can.
+-- A row that is gone cannot say so; one that says the same can: what * gives, else the defaults.
 begin
-    insert into fairq.tenants (queue, tenant) values (old.queue, old.tenant);
+    insert into fairq.tenants (queue, tenant, weight, max_running, paused, rate, burst)
+    select
+        old.queue, old.tenant, coalesce(t.weight, 1), t.max_running, coalesce(t.paused, false), t.rate,
+        coalesce(t.burst, 1)
+    from (values (old.queue)) as q(queue)
+    left join fairq.tenants as t on t.queue = q.queue and t.tenant = '*' and old.tenant <> '*';
     return null;
 end
 $fn$;
-comment on function fairq._keep_tenant_row() is 'Trigger: a deleted tenant''s row leaves a row of defaults, so that the scheduler learns of it.';
+comment on function fairq._keep_tenant_row() is 'Trigger: a deleted tenant''s row leaves one of the wishes of *, or of defaults, so that the scheduler learns of it.';
 revoke all on function fairq._keep_tenant_row() from public;
 
 create trigger tenants_keep_row
@@ -1651,7 +1682,8 @@ as $fn$
 declare
     v_tenants text[];
 begin
-    select array_agg(g.tenant) into v_tenants
+    -- each once: the scheduler takes them for different ones
+    select array_agg(distinct g.tenant) into v_tenants
     from (
         select case when a.tenant = '@own' then fairq.current_tenant_id() else a.tenant end as tenant
         from fairq.access_grants as a
@@ -2445,6 +2477,8 @@ as $fn$
 -- Index:  jobs_promote_idx.
 -- Raises: 22023 when p_limit is out of range.
 declare
+    -- a variable, since no index is searched by a function that changes while the query runs
+    v_now   timestamptz := clock_timestamp();
     v_queue text;
     v_count integer;
     v_total integer := 0;
@@ -2469,7 +2503,7 @@ begin
     loop
         with due as materialized (
             select j.ctid as row_id from fairq.jobs as j
-            where j.queue = v_queue and j.state = 'scheduled' and j.run_at <= clock_timestamp()
+            where j.queue = v_queue and j.state = 'scheduled' and j.run_at <= v_now
             order by j.run_at, j.job_id
             limit p_limit - v_total
             for update skip locked
@@ -2621,6 +2655,8 @@ as $fn$
 -- Index:  leases_expire_idx.
 -- Raises: 22023 when p_limit is out of range.
 declare
+    -- a variable, since no index is searched by a function that changes while the query runs
+    v_now   timestamptz := clock_timestamp();
     v_queue text;
     v_lease fairq.leases;
     v_total integer := 0;
@@ -2634,7 +2670,7 @@ begin
     loop
         for v_lease in
             select l.* from fairq.leases as l
-            where l.queue = v_queue and l.lease_expires_at <= clock_timestamp()
+            where l.queue = v_queue and l.lease_expires_at <= v_now
             order by l.lease_expires_at
             limit p_limit - v_total
             for update skip locked
@@ -2828,7 +2864,7 @@ begin
     return row(
         p_queue, coalesce(p_tick.tick_id, 0), p_now, null, null, '1:1:'::pg_snapshot, '1'::xid8,
         coalesce(p_tick.virtual_time, 0), row(0, 0, 0, '')::fairq.place, '-infinity'::timestamptz,
-        '-infinity'::timestamptz, '-infinity'::timestamptz, false, p_settings.charge,
+        '-infinity'::timestamptz, '-infinity'::timestamptz, false, coalesce(p_tick.charge, p_settings.charge),
         (select count(*) from fairq.leases as l where l.queue = p_queue), coalesce(p_tick.backlogged, 0),
         coalesce(p_tick.milliweight, 0), coalesce(p_tick.activations, 0), p_tick.mean, p_settings.burst, p_now
     )::fairq.ticks;
@@ -2992,7 +3028,10 @@ begin
     select
         p_tick.queue, t.tenant, 1, false, 0, '{null,null,null,null}', '{null,null,null,null}', coalesce(p_tick.mean, 1000)
     from unnest(p_tenants) as t(tenant)
-    where not exists (select from fairq.flows as f where f.queue = p_tick.queue and f.tenant = t.tenant offset 0);
+    where not exists (
+        -- in an order that one index has: a plan made when there were no flows would take any
+        select from fairq.flows as f where f.queue = p_tick.queue and f.tenant = t.tenant order by f.stamp desc offset 0
+    );
 end
 $fn$;
 comment on function fairq._open_flows(fairq.ticks, text[]) is 'Makes flows for tenants the scheduler does not know yet. Internal.';
@@ -3021,7 +3060,8 @@ begin
         return 0;
     end if;
     return floor(
-        (p_tick.activations * 2654435769 % 4294967296)::double precision / 4294967296
+        -- numeric: there may be more activations than a bigint has room for after this
+        (p_tick.activations::numeric * 2654435769 % 4294967296)::double precision / 4294967296
         * least(p_charge, p_charge * p_weight * p_tick.backlogged * 1000 / p_tick.milliweight)
     );
 end
@@ -3207,11 +3247,12 @@ $fn$;
 comment on function fairq._count_entrants(fairq.ticks, fairq.news[]) is 'Counts tenants that become backlogged. Internal.';
 revoke all on function fairq._count_entrants(fairq.ticks, fairq.news[]) from public;
 
-create or replace function fairq._write_flow(p_flow fairq.flows, p_stamp bigint)
+create or replace function fairq._write_flow(p_row tid, p_flow fairq.flows)
     returns void
     language plpgsql
     set search_path = pg_catalog, pg_temp
 as $fn$
+-- By its place in the table: under the queue's lock a flow stays where it was read.
 begin
     update fairq.flows as f
     set
@@ -3219,12 +3260,12 @@ begin
         burst = p_flow.burst, tokens = p_flow.tokens, tokens_at = p_flow.tokens_at, limited = p_flow.limited,
         token_due_at = p_flow.token_due_at, vtime = p_flow.vtime, epoch = p_flow.epoch, estimate = p_flow.estimate,
         price = p_flow.price, running = p_flow.running, head_at = p_flow.head_at, head_id = p_flow.head_id,
-        stamp = p_stamp + 1
-    where f.queue = p_flow.queue and f.tenant = p_flow.tenant and f.stamp = p_stamp;
+        stamp = f.stamp + 1
+    where f.ctid = p_row;
 end
 $fn$;
-comment on function fairq._write_flow(fairq.flows, bigint) is 'Writes a flow that the news have changed. Internal.';
-revoke all on function fairq._write_flow(fairq.flows, bigint) from public;
+comment on function fairq._write_flow(tid, fairq.flows) is 'Writes a flow that the news have changed. Internal.';
+revoke all on function fairq._write_flow(tid, fairq.flows) from public;
 
 create or replace function fairq._apply(
     p_tick fairq.ticks, p_news fairq.news[], p_endings fairq.ending[], p_settings fairq.queues, p_now timestamptz
@@ -3242,19 +3283,23 @@ as $fn$
 -- Index:  flows_key_idx, newest version first; tenants_pkey.
 declare
     v_new   record;
+    v_found record;
     v_was   fairq.flows;
     v_flow  fairq.flows;
     v_start bigint;
     v_can   boolean;
+    v_over  bigint := p_tick.milliweight;
 begin
     p_tick := fairq._count_entrants(p_tick, p_news);
+    v_over := p_tick.milliweight - v_over;
     for v_new in select m.* from fairq._merged(p_news, p_endings) as m loop
-        select f.* into v_was from fairq.flows as f
+        select f.ctid as row_id, f as flow into v_found from fairq.flows as f
         where f.queue = p_tick.queue and f.tenant = v_new.tenant
         order by f.stamp desc
         limit 1;
         continue when not found;
 
+        v_was := v_found.flow;
         v_flow := v_was;
         if v_new.endings is not null then
             v_flow := fairq._settled(v_flow, v_new.endings);
@@ -3267,6 +3312,7 @@ begin
 
         if v_new.arrived and not v_was.has_work then
             p_tick.activations := p_tick.activations + 1;
+            v_over := v_over - round(v_flow.weight * 1000)::bigint;
             v_start := p_tick.virtual_time;
             if v_flow.vtime <= v_start then
                 v_start := v_start + fairq._spread(p_tick, v_flow.weight, v_flow.charge);
@@ -3287,13 +3333,15 @@ begin
             v_flow.head_at[v_class] := least(v_flow.head_at[v_class], v_new.head_at[v_class]);
             v_flow.head_id[v_class] := least(v_flow.head_id[v_class], v_new.head_id[v_class]);
         end loop;
-        perform fairq._write_flow(v_flow, v_was.stamp);
+        perform fairq._write_flow(v_found.row_id, v_flow);
         if v_can and (v_was.has_work or v_new.arrived) then
             p_tick.pick_floor := least(
                 p_tick.pick_floor, row(v_flow.vtime, v_flow.charge, v_flow.served, v_flow.tenant)::fairq.place
             );
         end if;
     end loop;
+    -- a wish that was committed since the entrants were counted is in force for their flows: the sum is to be theirs
+    p_tick.milliweight := p_tick.milliweight - v_over;
     return p_tick;
 end
 $fn$;
@@ -3544,8 +3592,9 @@ begin
             tokens       = fairq._tokens(f.tokens, f.tokens_at, f.rate, f.burst, p_now) - s.took,
             tokens_at    = case when f.rate is not null then p_now end,
             limited      = coalesce(fairq._tokens(f.tokens, f.tokens_at, f.rate, f.burst, p_now) - s.took < 1, false),
-            token_due_at = p_now + make_interval(secs => (
-                1 + s.took - fairq._tokens(f.tokens, f.tokens_at, f.rate, f.burst, p_now)
+            -- no earlier than now: a full bucket, taken back at a slow rate, would be before all calendars
+            token_due_at = p_now + make_interval(secs => greatest(
+                0, 1 + s.took - fairq._tokens(f.tokens, f.tokens_at, f.rate, f.burst, p_now)
             ) / f.rate),
             minute       = v_minute,
             started      = array[
@@ -3589,12 +3638,15 @@ $fn$;
 comment on function fairq._charge(fairq.ticks, fairq.pick[], bigint, timestamptz) is 'Charges the flows for the chosen jobs. Internal.';
 revoke all on function fairq._charge(fairq.ticks, fairq.pick[], bigint, timestamptz) from public;
 
-create or replace function fairq._write_tick(p_tick fairq.ticks)
-    returns void
+create or replace function fairq._pick_floor(p_tick fairq.ticks)
+    returns fairq.place
     language plpgsql
+    stable
     set search_path = pg_catalog, pg_temp
 as $fn$
--- The memory for the next look: a new row, and the last one removed.
+-- The place of the first eligible flow; with none eligible, beyond every place: who becomes eligible lowers it again.
+--
+-- Index:  flows_pick_idx, from the last floor.
 declare
     v_floor fairq.place;
 begin
@@ -3606,12 +3658,23 @@ begin
       )
     order by f.vtime, f.charge, f.served, f.tenant
     limit 1;
-    -- with no flow eligible there is nothing below any place: who becomes eligible lowers the floor again
-    p_tick.pick_floor := case
-        when found then v_floor
-        else row(9223372036854775807, 9223372036854775807, 9223372036854775807, '')::fairq.place
-    end;
+    if not found then
+        v_floor := row(9223372036854775807, 9223372036854775807, 9223372036854775807, '');
+    end if;
+    return v_floor;
+end
+$fn$;
+comment on function fairq._pick_floor(fairq.ticks) is 'Where the next pick may start to read. Internal.';
+revoke all on function fairq._pick_floor(fairq.ticks) from public;
 
+create or replace function fairq._write_tick(p_tick fairq.ticks)
+    returns void
+    language plpgsql
+    set search_path = pg_catalog, pg_temp
+as $fn$
+-- The memory for the next look: a new row, and the last one removed.
+begin
+    p_tick.pick_floor := fairq._pick_floor(p_tick);
     delete from fairq.ticks as t where t.queue = p_tick.queue and t.tick_id = p_tick.tick_id;
     p_tick.tick_id := p_tick.tick_id + 1;
     insert into fairq.ticks select p_tick.*;
@@ -3875,6 +3938,10 @@ begin
         v_tick := fairq._charge(v_tick, v_picks, v_dispatch, v_now);
         v_tick.ticked_at := v_now;
         v_left := v_left - v_got;
+        if v_left > 0 then
+            -- or each pass would walk all that the passes before it emptied
+            v_tick.pick_floor := fairq._pick_floor(v_tick);
+        end if;
     end loop;
 
     if v_skip <> '{}' then
@@ -4929,7 +4996,116 @@ grant execute on function fairq.retry_job(bigint) to fairq_operator;
 --
 -- see: what waits, what runs, and why a job has not started
 --
--- Counts stop at 10,000: a look at a queue must cost the same whatever its backlog.
+-- Counts stop at 10,000, of one tenant among many at 1,000: a look at a queue must cost the same whatever its backlog.
+-- Wishes, caps and rates are shown as the next claim will find them; virtual times and the minute's counters as the last
+-- one left them.
+
+create or replace function fairq._in_last_minute(p_minute bigint, p_counts bigint[], p_now timestamptz)
+    returns double precision
+    language plpgsql
+    immutable
+    set search_path = pg_catalog, pg_temp
+as $fn$
+-- Counters of a minute of the clock and of the one before, as of the sixty seconds up to p_now: this minute, and as much
+-- of the one before as belongs to them, as if it had been even.
+declare
+    v_minute bigint := floor(extract(epoch from p_now) / 60);
+    v_rest   double precision := 1 - (extract(epoch from p_now) / 60 - v_minute);
+begin
+    return case p_minute
+        when v_minute then p_counts[1] + v_rest * p_counts[2]
+        when v_minute - 1 then v_rest * p_counts[1]
+        else 0
+    end;
+end
+$fn$;
+comment on function fairq._in_last_minute(bigint, bigint[], timestamptz) is 'What two counters say of the last minute. Internal.';
+revoke all on function fairq._in_last_minute(bigint, bigint[], timestamptz) from public;
+
+create or replace function fairq._newest_tick(p_queue text)
+    returns fairq.ticks
+    language plpgsql
+    stable
+    set search_path = pg_catalog, pg_temp
+as $fn$
+-- As _last_tick(), for those who only look.
+--
+-- Index:  ticks_pkey, newest first.
+declare
+    v_tick fairq.ticks;
+begin
+    select t.* into v_tick from fairq.ticks as t where t.queue = p_queue order by t.tick_id desc limit 1;
+    return v_tick;
+end
+$fn$;
+comment on function fairq._newest_tick(text) is 'What the scheduler wrote down last. Internal.';
+revoke all on function fairq._newest_tick(text) from public;
+
+create or replace function fairq._count_queued(p_queue text, p_tenant text, p_running bigint, p_most bigint)
+    returns bigint
+    language plpgsql
+    stable
+    set search_path = pg_catalog, pg_temp
+as $fn$
+-- How many jobs of a tenant wait, p_most at most: those in state queued without the ones that run.
+--
+-- Index:  jobs_claim_idx.
+begin
+    return greatest(0, count(*) - p_running)
+    from (
+        select from fairq.jobs as j
+        where j.queue = p_queue and j.tenant = p_tenant and j.state = 'queued'
+        order by j.priority, j.run_at, j.job_id
+        limit p_most + p_running
+    ) as n;
+end
+$fn$;
+comment on function fairq._count_queued(text, text, bigint, bigint) is 'Counts the waiting jobs of a tenant. Internal.';
+revoke all on function fairq._count_queued(text, text, bigint, bigint) from public;
+
+create or replace function fairq._oldest_wait(p_queue text, p_now timestamptz)
+    returns interval
+    language plpgsql
+    stable
+    set search_path = pg_catalog, pg_temp
+as $fn$
+-- How long the longest waiting queued job could have started; of the first 1,000 tenants and priorities, by name.
+--
+-- Index:  jobs_claim_idx: from one tenant's priority to the next, and past the jobs that run.
+begin
+    return (
+        with recursive class as (
+            (
+                select j.tenant, j.priority, 1 as nth from fairq.jobs as j
+                where j.queue = p_queue and j.state = 'queued'
+                order by j.tenant, j.priority
+                limit 1
+            )
+            union all
+            select n.tenant, n.priority, c.nth + 1
+            from class as c
+            cross join lateral (
+                select j.tenant, j.priority from fairq.jobs as j
+                where j.queue = p_queue and j.state = 'queued' and (j.tenant, j.priority) > (c.tenant, c.priority)
+                order by j.tenant, j.priority
+                limit 1
+            ) as n
+            where c.nth < 1000
+        )
+        select max(greatest(interval '0', p_now - greatest(h.run_at, h.created_at)))
+        from class as c
+        cross join lateral (
+            select j.run_at, j.created_at from fairq.jobs as j
+            where j.queue = p_queue and j.state = 'queued' and j.tenant = c.tenant and j.priority = c.priority
+              and not exists (select from fairq.leases as l where l.job_id = j.job_id offset 0)
+            order by j.run_at, j.job_id
+            limit 1
+        ) as h
+    );
+end
+$fn$;
+comment on function fairq._oldest_wait(text, timestamptz) is 'How long the longest waiting job waits. Internal.';
+revoke all on function fairq._oldest_wait(text, timestamptz) from public;
 
 create or replace function fairq.queue_stats(p_queue text default null)
     returns setof fairq.queue_stat
@@ -4940,34 +5116,114 @@ create or replace function fairq.queue_stats(p_queue text default null)
     -- see claim_jobs()
     set plan_cache_mode = force_generic_plan
     set enable_seqscan = off
+    set enable_bitmapscan = off
+    set enable_hashjoin = off
+    set enable_mergejoin = off
 as $fn$
--- Index:  jobs_promote_idx, leases_expire_idx, flows_pick_idx; at most 10,000 entries of each for a queue.
+-- Index:  jobs_claim_idx, jobs_promote_idx, leases_expire_idx, flows_pick_idx; at most 10,000 entries of each for a queue.
+declare
+    v_now timestamptz := clock_timestamp();
 begin
     return query
     select
-        s.queue,
-        (fairq._queue_settings(s.queue)).paused,
+        s.queue, q.paused, q.charge, q.max_running, q.rate, q.burst, coalesce(t.backlogged, 0),
         (select count(*) from (
             select from fairq.flows as f where f.queue = s.queue and f.eligible limit 10000
         ) as n),
-        (select count(*) from (
-            select from fairq.jobs as j where j.queue = s.queue and j.state = 'scheduled' limit 10000
+        (select greatest(0, count(*) - r.running) from (
+            select from fairq.jobs as j where j.queue = s.queue and j.state = 'queued'
+            order by j.tenant, j.priority, j.run_at, j.job_id
+            limit 10000 + r.running
         ) as n),
         (select count(*) from (
-            select from fairq.leases as l where l.queue = s.queue limit 10000
+            select from fairq.jobs as j where j.queue = s.queue and j.state = 'scheduled'
+            order by j.run_at, j.job_id
+            limit 10000
         ) as n),
-        (select min(j.run_at) from fairq.jobs as j where j.queue = s.queue and j.state = 'scheduled'),
-        (select t.ticked_at from fairq.ticks as t where t.queue = s.queue order by t.tick_id desc limit 1)
+        r.running, fairq._oldest_wait(s.queue, v_now),
+        (select min(j.run_at) from fairq.jobs as j where j.queue = s.queue and j.state = 'scheduled'), t.ticked_at
     from fairq.schedulers as s
+    cross join lateral fairq._queue_settings(s.queue) as q
+    cross join lateral fairq._newest_tick(s.queue) as t
+    cross join lateral (
+        select count(*) as running from (
+            select from fairq.leases as l where l.queue = s.queue limit 10000
+        ) as n
+    ) as r
     where p_queue is null or s.queue = p_queue
     order by s.queue;
 end
 $fn$;
-comment on function fairq.queue_stats(text) is 'One row for each queue that was ever claimed from: paused, tenants that may be picked, scheduled and running jobs (counts stop at 10,000), when the next scheduled one is due, the scheduler''s last tick.';
+comment on function fairq.queue_stats(text) is 'One row for each queue that was ever claimed from: its settings, how many tenants and jobs wait and run (counts stop at 10,000), how long the oldest waits, when the next scheduled one is due, the scheduler''s last tick.';
 revoke all on function fairq.queue_stats(text) from public;
 grant execute on function fairq.queue_stats(text) to fairq_operator, fairq_worker;
 
-create or replace function fairq.tenant_stats(p_queue text)
+create or replace function fairq._foreseen(
+    p_queue text, p_tenant text, p_tick fairq.ticks, p_settings fairq.queues, p_now timestamptz
+)
+    returns fairq.flows
+    language plpgsql
+    stable
+    set search_path = pg_catalog, pg_temp
+as $fn$
+-- A tenant's flow as a claim would find it now, but for attempts and jobs the scheduler has not heard of yet.
+--
+-- Index:  flows_key_idx, newest version first; tenants_pkey.
+declare
+    v_flow fairq.flows;
+begin
+    select f.* into v_flow from fairq.flows as f
+    where f.queue = p_queue and f.tenant = p_tenant
+    order by f.stamp desc
+    limit 1;
+    if not found then
+        v_flow.queue := p_queue;
+        v_flow.tenant := p_tenant;
+        v_flow.vtime := 0;
+        v_flow.estimate := coalesce(p_tick.mean, 1000);
+        v_flow.running := 0;
+        v_flow.served := 0;
+        v_flow.has_work := false;
+        v_flow.limited := false;
+    end if;
+    return fairq._wished(
+        v_flow, fairq._wish(p_queue, p_tenant), p_settings.charge, v_flow.limited and v_flow.token_due_at <= p_now, p_now
+    );
+end
+$fn$;
+comment on function fairq._foreseen(text, text, fairq.ticks, fairq.queues, timestamptz) is 'A flow as the next claim will find it. Internal.';
+revoke all on function fairq._foreseen(text, text, fairq.ticks, fairq.queues, timestamptz) from public;
+
+create or replace function fairq._running_by_tenant(p_queue text)
+    returns jsonb
+    language plpgsql
+    stable
+    set search_path = pg_catalog, pg_temp
+as $fn$
+-- How many jobs of each tenant run; null where there are too many to count.
+--
+-- Index:  leases_expire_idx, at most 10,000 entries.
+declare
+    v_running jsonb;
+    v_sum     bigint;
+begin
+    select coalesce(jsonb_object_agg(r.tenant, r.running), '{}'), coalesce(sum(r.running), 0) into v_running, v_sum
+    from (
+        select l.tenant, count(*) as running
+        from (
+            select ll.tenant from fairq.leases as ll where ll.queue = p_queue limit 10000
+        ) as l
+        group by l.tenant
+    ) as r;
+    return case when v_sum < 10000 then v_running end;
+end
+$fn$;
+comment on function fairq._running_by_tenant(text) is 'Counts running jobs by tenant. Internal.';
+revoke all on function fairq._running_by_tenant(text) from public;
+
+create or replace function fairq.tenant_stats(
+    p_queue text, p_tenant text default null, p_limit integer default 100
+)
     returns setof fairq.tenant_stat
     language plpgsql
     stable
@@ -4976,37 +5232,267 @@ create or replace function fairq.tenant_stats(p_queue text)
     -- see claim_jobs()
     set plan_cache_mode = force_generic_plan
     set enable_seqscan = off
+    set enable_bitmapscan = off
+    set enable_hashjoin = off
+    set enable_mergejoin = off
 as $fn$
--- Index:  flows_pick_idx; jobs_claim_idx, at most 10,000 entries for a tenant.
--- Raises: 22023 for a bad queue.
+-- A tenant had work in the last minute if it has some now or was served in it. Its share is of what was spent, at the
+-- price of the claim; the share it was entitled to is its weight's among all that had work.
+--
+-- Index:  flows_pick_idx, both ends, at most 10,000 entries of each; flows_key_idx for one tenant; leases_expire_idx;
+--         jobs_claim_idx, at most 1,000 entries for a tenant beyond what runs.
+-- Raises: 22023 for a bad queue, tenant or limit.
+declare
+    v_now      timestamptz := clock_timestamp();
+    v_tick     fairq.ticks := fairq._newest_tick(p_queue);
+    v_settings fairq.queues := fairq._queue_settings(p_queue);
+    v_virtual  bigint := fairq._virtual_time(v_tick);
+    v_running  jsonb := fairq._running_by_tenant(p_queue);
 begin
     perform fairq._check_name('p_queue', p_queue, 200);
+    if p_tenant is not null then
+        perform fairq._check_name('p_tenant', p_tenant, 200);
+    end if;
+    if p_limit is null or p_limit not between 1 and 1000 then
+        perform fairq._refuse('p_limit', p_limit::text, 'a number from 1 to 1000');
+    end if;
+
     return query
-    select
-        f.tenant, f.weight, f.max_running, f.paused, f.running,
-        (select count(*) from (
-            select from fairq.jobs as j
-            where j.queue = f.queue and j.tenant = f.tenant and j.state = 'queued'
-              and not exists (select from fairq.leases as l where l.job_id = j.job_id offset 0)
+    with known as materialized (
+        (
+            select f.tenant, f.eligible, f.weight, f.has_work, f.vtime, f.charge, f.served, f.minute, f.spent, f.started
+            from fairq.flows as f
+            where f.queue = p_queue and f.eligible
+            order by f.vtime, f.charge, f.served, f.tenant
             limit 10000
-        ) as n),
-        f.vtime,
+        )
+        union all
+        -- those that were served lately are the furthest
+        (
+            select f.tenant, f.eligible, f.weight, f.has_work, f.vtime, f.charge, f.served, f.minute, f.spent, f.started
+            from fairq.flows as f
+            where f.queue = p_queue and not f.eligible
+            order by f.vtime desc, f.charge desc, f.served desc, f.tenant desc
+            limit 10000
+        )
+    ), minute as materialized (
+        select
+            k.*, fairq._in_last_minute(k.minute, k.spent, v_now) as cost,
+            fairq._in_last_minute(k.minute, k.started::bigint[], v_now) as starts
+        from known as k
+    ), total as (
+        select sum(m.cost) as cost, sum(m.weight) filter (where m.has_work or m.cost > 0) as weight from minute as m
+    ), shown as materialized (
+        select m.* from minute as m
+        where p_tenant is null or m.tenant = p_tenant
+        order by m.eligible desc, m.vtime, m.charge, m.served, m.tenant
+        limit p_limit
+    )
+    select
+        s.tenant, f.weight, f.max_running, f.rate, f.burst, f.paused, r.running, w.queued, s.starts,
+        s.cost / nullif(t.cost, 0),
+        case when s.has_work or s.cost > 0 then s.weight / t.weight end,
+        l.lag / f.charge,
+        case when v_settings.charge = 'time' then l.lag * f.weight / 2520000 end,
+        s.vtime,
         case
             when f.paused then 'paused'
-            when f.running >= f.max_running then 'at its cap'
-            when not f.has_work then 'no work'
-        end
-    from fairq.flows as f
-    where f.queue = p_queue
-    order by f.eligible desc, f.vtime, f.tenant;
+            when r.running >= f.max_running then format('at its cap of %s', f.max_running)
+            when w.queued = 0 then 'no work'
+            when f.limited then format('rate-limited until %s', f.token_due_at)
+        end,
+        case when not f.paused and coalesce(r.running < f.max_running, true) and w.queued > 0 then f.token_due_at end
+    from shown as s
+    cross join total as t
+    cross join lateral fairq._foreseen(p_queue, s.tenant, v_tick, v_settings, v_now) as f
+    cross join lateral (
+        select case when v_running is null then f.running else coalesce((v_running ->> s.tenant)::bigint, 0) end as running
+    ) as r
+    cross join lateral (select fairq._count_queued(p_queue, s.tenant, r.running, 1000) as queued) as w
+    -- who has no work is owed nothing, but keeps its debt
+    cross join lateral (
+        select least((v_virtual - s.vtime)::double precision, case when w.queued = 0 then 0 end) as lag
+    ) as l
+    order by s.eligible desc, s.vtime, s.charge, s.served, s.tenant;
 end
 $fn$;
-comment on function fairq.tenant_stats(text) is 'One row for each tenant the scheduler of a queue knows: its wishes, running and queued jobs (counts stop at 10,000), virtual time, and what keeps it from being picked.';
-revoke all on function fairq.tenant_stats(text) from public;
-grant execute on function fairq.tenant_stats(text) to fairq_operator;
+comment on function fairq.tenant_stats(text, text, integer) is 'One row for each tenant the scheduler of a queue knows, up to p_limit, those first that are picked next; or for p_tenant alone: its wishes, running and queued jobs (counts stop at 1,000), started jobs, share and entitled share in the last minute, how far it is behind (positive) or ahead, and what keeps it from being picked.';
+revoke all on function fairq.tenant_stats(text, text, integer) from public;
+grant execute on function fairq.tenant_stats(text, text, integer) to fairq_operator;
+
+create or replace function fairq._ahead(p_job fairq.jobs)
+    returns bigint
+    language plpgsql
+    stable
+    set search_path = pg_catalog, pg_temp
+as $fn$
+-- How many jobs of its own tenant go before a job that waits; 10,000 at most.
+--
+-- Index:  leases_expire_idx, jobs_pkey; jobs_claim_idx. At most 10,000 entries of each.
+declare
+    v_running bigint;
+begin
+    select count(*) into v_running
+    from (
+        select ll.job_id, ll.tenant from fairq.leases as ll where ll.queue = p_job.queue limit 10000
+    ) as l
+    cross join lateral (
+        select jj.priority, jj.run_at, jj.job_id from fairq.jobs as jj where jj.job_id = l.job_id
+        offset 0
+    ) as j
+    where l.tenant = p_job.tenant
+      and (j.priority, j.run_at, j.job_id) < (p_job.priority, p_job.run_at, p_job.job_id);
+
+    return greatest(0, count(*) - v_running)
+    from (
+        select from fairq.jobs as j
+        where j.queue = p_job.queue and j.tenant = p_job.tenant and j.state = 'queued'
+          and (j.priority, j.run_at, j.job_id) < (p_job.priority, p_job.run_at, p_job.job_id)
+        order by j.priority, j.run_at, j.job_id
+        limit 10000 + v_running
+    ) as n;
+end
+$fn$;
+comment on function fairq._ahead(fairq.jobs) is 'Counts the jobs of a tenant that go before one of its jobs. Internal.';
+revoke all on function fairq._ahead(fairq.jobs) from public;
+
+create or replace function fairq._picks_before(p_flow fairq.flows, p_start bigint, p_ahead bigint)
+    returns bigint
+    language plpgsql
+    stable
+    set search_path = pg_catalog, pg_temp
+as $fn$
+-- About how many jobs of all tenants are started before the one that has p_ahead of its own tenant's before it, if
+-- nothing happens but picks: the start tags below its own, p_start + p_ahead * charge, in the order of _pick().
+--
+-- Of other tenants it reads the first 1,000, and of their jobs 10,000 in all: a tenant that has more than was read of it
+-- has as many as its tags allow.
+-- Index:  flows_pick_idx; jobs_claim_idx.
+declare
+    v_tag bigint := least(9000000000000000000, p_start + p_ahead::numeric * p_flow.charge);
+begin
+    return p_ahead + coalesce(sum(case when w.queued < f.most then least(p.picks, w.queued) else p.picks end), 0)
+    from (
+        select u.*, 10000 / count(*) over () as most
+        from (
+            select ff.* from fairq.flows as ff
+            where ff.queue = p_flow.queue and ff.eligible and ff.vtime <= v_tag and ff.tenant <> p_flow.tenant
+            order by ff.vtime, ff.charge, ff.served, ff.tenant
+            limit 1000
+        ) as u
+    ) as f
+    cross join lateral (
+        select (v_tag - f.vtime) / f.charge as whole, (v_tag - f.vtime) % f.charge as rest
+    ) as n
+    cross join lateral (
+        select n.whole + case
+            when n.rest > 0 then 1
+            when (f.charge, n.whole, f.served, f.tenant) < (p_flow.charge, p_ahead, p_flow.served, p_flow.tenant) then 1
+            else 0
+        end as picks
+    ) as p
+    cross join lateral (
+        select fairq._count_queued(f.queue, f.tenant, f.running, least(p.picks, f.most)) as queued
+    ) as w
+    where p.picks > 0;
+end
+$fn$;
+comment on function fairq._picks_before(fairq.flows, bigint, bigint) is 'Estimates how many jobs are started before one. Internal.';
+revoke all on function fairq._picks_before(fairq.flows, bigint, bigint) from public;
+
+create or replace function fairq._held_up(
+    p_flow fairq.flows, p_tick fairq.ticks, p_settings fairq.queues, p_now timestamptz
+)
+    returns fairq.wait_reason
+    language plpgsql
+    stable
+    set search_path = pg_catalog, pg_temp
+as $fn$
+-- What keeps a claim from starting any job of a tenant: the queue's pause, cap and rate, then its own. Null when nothing
+-- does.
+declare
+    v_running jsonb := fairq._running_by_tenant(p_flow.queue);
+    v_all     bigint := coalesce((select sum(r.value::bigint) from jsonb_each_text(v_running) as r), 0);
+    v_own     bigint := coalesce((v_running ->> p_flow.tenant)::bigint, 0);
+    v_tokens  double precision := fairq._queue_tokens(p_tick, p_settings, p_now);
+    v_reason  text;
+    v_words   text;
+    v_until   timestamptz;
+begin
+    if v_running is null then
+        v_all := p_tick.running;
+        v_own := p_flow.running;
+    end if;
+    if p_settings.paused then
+        v_reason := 'queue_paused';
+        v_words := 'its queue is paused';
+    elsif v_all >= p_settings.max_running then
+        v_reason := 'queue_at_cap';
+        v_words := format('its queue is at its cap of %s', p_settings.max_running);
+    elsif v_tokens < 1 then
+        v_until := p_now + make_interval(secs => (1 - v_tokens) / p_settings.rate);
+        v_reason := 'queue_rate_limited';
+        v_words := format('its queue is rate-limited until %s', v_until);
+    elsif p_flow.paused then
+        v_reason := 'tenant_paused';
+        v_words := 'its tenant is paused';
+    elsif v_own >= p_flow.max_running then
+        v_reason := 'tenant_at_cap';
+        v_words := format('its tenant is at its cap of %s', p_flow.max_running);
+    elsif p_flow.limited then
+        v_until := p_flow.token_due_at;
+        v_reason := 'tenant_rate_limited';
+        v_words := format('its tenant is rate-limited until %s', v_until);
+    end if;
+    return row('queued', v_reason, v_words, v_until, null, null)::fairq.wait_reason;
+end
+$fn$;
+comment on function fairq._held_up(fairq.flows, fairq.ticks, fairq.queues, timestamptz) is 'What keeps a tenant from being picked. Internal.';
+revoke all on function fairq._held_up(fairq.flows, fairq.ticks, fairq.queues, timestamptz) from public;
+
+create or replace function fairq._explain_waiting(p_job fairq.jobs, p_now timestamptz)
+    returns fairq.wait_reason
+    language plpgsql
+    stable
+    set search_path = pg_catalog, pg_temp
+as $fn$
+-- Why a job that is queued or due is not running yet.
+declare
+    v_tick     fairq.ticks := fairq._newest_tick(p_job.queue);
+    v_settings fairq.queues := fairq._queue_settings(p_job.queue);
+    v_flow     fairq.flows := fairq._foreseen(p_job.queue, p_job.tenant, v_tick, v_settings, p_now);
+    v_why      fairq.wait_reason := fairq._held_up(v_flow, v_tick, v_settings, p_now);
+    v_is_known boolean := p_job.state = 'queued' and v_flow.has_work and v_tick.own_xid <> p_job.changed_xid
+        and pg_visible_in_snapshot(p_job.changed_xid, v_tick.seen);
+    v_start    bigint := v_flow.vtime;
+begin
+    v_why.state := p_job.state;
+    v_why.ahead := fairq._ahead(p_job);
+    if v_why.reason is not null then
+        return v_why;
+    end if;
+
+    if not v_flow.has_work then
+        -- R2
+        v_start := greatest(v_start, fairq._virtual_time(v_tick));
+    end if;
+    v_why.picks := fairq._picks_before(v_flow, v_start, v_why.ahead);
+    v_why.reason := case when v_is_known then 'in_line' else 'not_looked_at' end;
+    v_why.sentence := format(
+        case
+            when v_is_known then 'it is behind %1$s%2$s of its own tenant''s jobs and next after about %3$s picks'
+            else 'no claim has looked at its queue since it came; it is behind %1$s%2$s of its own tenant''s jobs'
+        end,
+        case when v_why.ahead >= 10000 then 'at least ' end, v_why.ahead, v_why.picks
+    );
+    return v_why;
+end
+$fn$;
+comment on function fairq._explain_waiting(fairq.jobs, timestamptz) is 'Why a waiting job has not started. Internal.';
+revoke all on function fairq._explain_waiting(fairq.jobs, timestamptz) from public;
 
 create or replace function fairq.explain_wait(p_job_id bigint)
-    returns text
+    returns fairq.wait_reason
     language plpgsql
     stable
     security definer
@@ -5014,45 +5500,52 @@ create or replace function fairq.explain_wait(p_job_id bigint)
     -- see claim_jobs()
     set plan_cache_mode = force_generic_plan
     set enable_seqscan = off
+    set enable_bitmapscan = off
+    set enable_hashjoin = off
+    set enable_mergejoin = off
 as $fn$
--- Index:  primary keys; flows_key_idx; jobs_claim_idx, at most 10,000 entries.
+-- Index:  primary keys; see _ahead() and _picks_before().
 -- Raises: 22023 for a null id.
 declare
+    v_now   timestamptz := clock_timestamp();
+    v_where text;
     v_job   fairq.jobs;
-    v_flow  fairq.flows;
     v_lease fairq.leases;
-    v_ahead bigint;
 begin
     if p_job_id is null then
         perform fairq._refuse('p_job_id', null, 'a job''s id');
     end if;
-    if fairq._find_job(p_job_id, 'cancel') <> 'waiting' then
-        return replace(fairq._find_job(p_job_id, 'cancel'), '_', ' ');
+    v_where := fairq._find_job(p_job_id, 'cancel');
+    if v_where = 'not_found' then
+        return row(null, 'not_found', 'not found', null, null, null)::fairq.wait_reason;
+    elsif v_where = 'finished' then
+        return (
+            select row(
+                f.state, 'finished',
+                case f.state when 'succeeded' then 'it has succeeded' when 'dead' then 'it is dead' else 'it was cancelled' end,
+                null, null, null
+            )::fairq.wait_reason
+            from fairq.finished_jobs as f where f.job_id = p_job_id
+        );
     end if;
+
     select j.* into v_job from fairq.jobs as j where j.job_id = p_job_id;
     select l.* into v_lease from fairq.leases as l where l.job_id = p_job_id;
-    select f.* into v_flow from fairq.flows as f
-    where f.queue = v_job.queue and f.tenant = v_job.tenant order by f.stamp desc limit 1;
-    select count(*) into v_ahead from (
-        select from fairq.jobs as j
-        where j.queue = v_job.queue and j.tenant = v_job.tenant and j.state = 'queued'
-          and (j.priority, j.run_at, j.job_id) < (v_job.priority, v_job.run_at, v_job.job_id)
-          and not exists (select from fairq.leases as l where l.job_id = j.job_id offset 0)
-        limit 10000
-    ) as n;
-
-    return case
-        when v_lease.lease_expires_at <= clock_timestamp() then 'its lease is over: the next claim of the queue ends the attempt'
-        when v_lease.job_id is not null then 'it runs'
-        when (fairq._queue_settings(v_job.queue)).paused then 'its queue is paused'
-        when v_job.state = 'scheduled' and v_job.run_at > clock_timestamp() then format('it is not due before %s', v_job.run_at)
-        when v_flow.paused then 'its tenant is paused'
-        when v_flow.running >= v_flow.max_running then format('its tenant is at its cap of %s', v_flow.max_running)
-        else format('it is behind %s of its own tenant''s jobs', v_ahead)
-    end;
+    if v_lease.lease_expires_at <= v_now then
+        return row(
+            'running', 'lease_expired', 'its lease is over: the next claim of its queue ends the attempt', null, null, null
+        )::fairq.wait_reason;
+    elsif v_lease.job_id is not null then
+        return row('running', 'running', 'it runs', null, null, null)::fairq.wait_reason;
+    elsif v_job.state = 'scheduled' and v_job.run_at > v_now then
+        return row(
+            'scheduled', 'not_due', format('it is not due before %s', v_job.run_at), v_job.run_at, null, null
+        )::fairq.wait_reason;
+    end if;
+    return fairq._explain_waiting(v_job, v_now);
 end
 $fn$;
-comment on function fairq.explain_wait(bigint) is 'Why a job has not started, in words.';
+comment on function fairq.explain_wait(bigint) is 'Why a job has not started: its state, a reason, a sentence, until when the reason lasts if that is known, how many of its own tenant''s jobs go before it, and about how many picks.';
 revoke all on function fairq.explain_wait(bigint) from public;
 grant execute on function fairq.explain_wait(bigint) to fairq_operator, fairq_producer, fairq_tenant;
 

@@ -90,7 +90,8 @@ select is_empty($$
     select f.function, m.word[1]
     from functions as f
     cross join regexp_matches(f.code, '\m(?:from|join|into|update)\s+([a-z_]+)\s+(?:as|where|order|\()', 'gi') as m(word)
-    where exists (select from relations as r where r.name = m.word[1])
+    -- a type's name may be the name of a with query, too
+    where exists (select from relations as r where r.name = m.word[1] and r.kind <> 'c')
 $$, 'every table in a body carries its schema');
 
 select is_empty($$

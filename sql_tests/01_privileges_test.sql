@@ -23,6 +23,9 @@ from (values
     ('reschedule_job',       false, false, false, true,  false),
     ('prune',                false, false, false, true,  false),
     ('set_tenant',           false, false, false, true,  false),
+    ('pause_tenant',         false, false, false, true,  false),
+    ('resume_tenant',        false, false, false, true,  false),
+    ('purge_tenant',         false, false, false, true,  false),
     ('set_queue',            false, false, false, true,  false),
     ('queue_stats',          true,  false, false, true,  false),
     ('tenant_stats',         false, false, false, true,  false),
@@ -87,14 +90,15 @@ group by c.relname, g.role_name;
 select set_eq('select * from rights', $$ values
     -- what the functions need: no change of a job's id, tenant or payload, none at all of the log
     ('jobs', 'fairq_api', 'delete insert select update(priority state attempts run_at last_error changed_xid)'),
-    ('leases', 'fairq_api', 'delete insert select update(lease_expires_at cancel_requested_at)'),
+    ('leases', 'fairq_api', 'delete insert select update(lease_expires_at cancel_requested_at prepaid)'),
     ('finished_jobs', 'fairq_api', 'delete insert select update(state)'),
     ('job_log', 'fairq_api', 'insert select'),
     ('job_keys', 'fairq_api', 'insert select update(job_id payload_hash expires_at)'),
-    ('queues', 'fairq_api', 'insert select update(paused default_lease longest_lease max_attempts backoff_base backoff_cap '
-        'backoff_jitter payload_limit key_ttl retention notify)'),
-    ('tenants', 'fairq_api', 'insert select update(weight max_running paused)'),
-    ('flows', 'fairq_api', 'insert select update(weight max_running paused vtime running head_at head_id served stamp)'),
+    ('queues', 'fairq_api', 'insert select update(paused charge max_running rate burst default_lease longest_lease '
+        'max_attempts backoff_base backoff_cap backoff_jitter payload_limit key_ttl retention notify)'),
+    ('tenants', 'fairq_api', 'insert select update(weight max_running paused rate burst)'),
+    ('flows', 'fairq_api', 'insert select update(weight max_running paused rate burst tokens tokens_at token_due_at limited '
+        'vtime epoch estimate price running head_at head_id served stamp minute started spent)'),
     ('schedulers', 'fairq_api', 'insert select update(queue)'),
     ('ticks', 'fairq_api', 'delete insert select'),
     ('settlements', 'fairq_api', 'delete insert select'),
@@ -115,7 +119,7 @@ select set_eq('select * from rights', $$ values
     ('job_events', 'fairq_operator', 'select'),
     ('jobs', 'fairq_operator', 'select'),
     ('leases', 'fairq_operator', 'select(job_id queue tenant caller lease_owner attempt started_at lease_expires_at '
-        'cancel_requested_at dispatch)'),
+        'cancel_requested_at dispatch prepaid epoch)'),
     ('finished_jobs', 'fairq_operator', 'select(job_id queue tenant task payload priority state attempts max_attempts run_at '
         'cost operation_key last_error created_at started_at finished_at lease_owner result)'),
     ('job_log', 'fairq_operator', 'select'),

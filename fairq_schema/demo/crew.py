@@ -11,6 +11,8 @@ from typing import IO, TYPE_CHECKING
 
 from fairq_schema.demo.errors import DemoError
 from fairq_schema.demo.lag import Start
+from fairq_schema.demo.options import WEIGHTS
+from fairq_schema.demo.tally import Span
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -50,7 +52,8 @@ class Crew:
             "queue": options.queue,
             "owner": f"fairq demo worker {number}",
             "batch": options.batch,
-            "work": options.work,
+            "work": {tenant: options.length(tenant) for tenant in WEIGHTS},
+            "fifo": options.fifo,
             "seed": options.seed * 1000 + number,
         }
         if worker.stdin and worker.stdout and worker.stderr:  # they are pipes, as asked for above
@@ -75,7 +78,7 @@ class Crew:
                 self._ready.release()
             for job, tenant, created_at, dispatch, started_at in report.get("claimed", ()):
                 tally.started(Start(dispatch, tenant, job, started_at), created_at)
-            tally.finished(report.get("done", ()))
+            tally.finished(Span(*span) for span in report.get("done", ()))
 
     def await_ready(self) -> None:
         """Wait until all are connected, so that no job waits for the interpreter to load."""

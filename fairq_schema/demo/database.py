@@ -15,7 +15,18 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 # What holds rows of the queue. The log gives up only rows of jobs that are gone; the lock itself goes last.
-TABLES = ("jobs", "leases", "finished_jobs", "job_log", "flows", "settlements", "tenants", "ticks", "schedulers")
+TABLES = (
+    "jobs",
+    "leases",
+    "finished_jobs",
+    "job_log",
+    "flows",
+    "settlements",
+    "tenants",
+    "queues",
+    "ticks",
+    "schedulers",
+)
 # Any of several privileges satisfies has_table_privilege, so each is asked for by itself.
 MAY_READ_ALL = """
 select pg_catalog.has_parameter_privilege('session_replication_role', 'set') and pg_catalog.bool_and(
@@ -27,6 +38,15 @@ from pg_catalog.pg_class as c
 where c.relnamespace = 'fairq'::regnamespace
   and c.relname = any (%s)
 """
+# A job queue as it is often written: one table, the oldest job first.
+FIFO = """
+create schema fairq_demo;
+create table fairq_demo.fifo (
+    job_id bigint generated always as identity primary key, tenant text not null,
+    created_at timestamptz not null default clock_timestamp(), claimed_at timestamptz
+);
+create index on fairq_demo.fifo (job_id) where claimed_at is null
+"""
 # Leases and finished jobs: every start the database knows of.
 COUNT_STARTED = """
 select (select count(*) from fairq.leases as l where l.queue = %(queue)s)
@@ -35,8 +55,8 @@ select (select count(*) from fairq.leases as l where l.queue = %(queue)s)
 
 
 @contextlib.contextmanager
-def demo_queue(dsn: str, queue: str, *, remove: bool) -> Iterator[psycopg.Connection[Any]]:
-    """Install the schema if need be, set the tenants' weights, and at the end remove the queue's rows if so wished."""
+def demo_queue(dsn: str, queue: str, charge: str, *, remove: bool) -> Iterator[psycopg.Connection[Any]]:
+    """Install the schema if need be, set mode and weights, and at the end remove the queue's rows if so wished."""
     try:
         connection = psycopg.connect(dsn, autocommit=True, application_name="fairq demo")
     except psycopg.OperationalError as error:
@@ -46,6 +66,7 @@ def demo_queue(dsn: str, queue: str, *, remove: bool) -> Iterator[psycopg.Connec
         _apply_if_missing(connection, dsn)
         _check(connection, queue)
         try:
+            connection.execute("select fairq.set_queue(p_queue => %s, p_charge => %s)", (queue, charge))
             for tenant, weight in WEIGHTS.items():
                 connection.execute(
                     "select fairq.set_tenant(p_queue => %s, p_tenant => %s, p_weight => %s)", (queue, tenant, weight)
@@ -54,6 +75,27 @@ def demo_queue(dsn: str, queue: str, *, remove: bool) -> Iterator[psycopg.Connec
         finally:
             if remove:
                 _remove(connection, queue)
+
+
+@contextlib.contextmanager
+def fifo_table(connection: psycopg.Connection[Any], *, remove: bool) -> Iterator[None]:
+    """Make the table that stands beside fairq in the comparison, and remove it if so wished."""
+    try:
+        connection.execute(FIFO)
+    except psycopg.errors.DuplicateSchema as error:
+        message = "schema fairq_demo is there already; the demo removes it, so it wants to make it"
+        raise DemoError(message) from error
+    try:
+        yield
+    finally:
+        if remove and not connection.closed:
+            connection.execute("drop schema fairq_demo cascade")
+
+
+def clock(connection: psycopg.Connection[Any]) -> int:
+    """Tell the time, in microseconds of the server's clock."""
+    [now] = connection.execute("select (extract(epoch from clock_timestamp()) * 1000000)::bigint").fetchone() or (0,)
+    return int(now)
 
 
 def count_started(connection: psycopg.Connection[Any], queue: str) -> int:

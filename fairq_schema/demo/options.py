@@ -3,9 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 WEIGHTS = {"amber": 1, "birch": 2, "cedar": 4, "flood": 1}
 FLOODING = "flood"
+# What a job of each takes in the comparison behind --plot, in seconds.
+LENGTHS = {"amber": 0.04, "birch": 0.005, "cedar": 0.02, "flood": 0.005}
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,8 +27,16 @@ class Options:
     seed: int = 1
     plain: bool = False
     queue: str = "demo"
+    charge: str = "jobs"
+    plot: str | None = None
+    lengths: Mapping[str, float] | None = None
+    fifo: bool = False
 
     @property
     def flood_at(self) -> float:
         """The moment the flood sets in."""
         return self.seconds * 0.3
+
+    def length(self, tenant: str) -> float:
+        """How long a job of this tenant takes."""
+        return self.lengths[tenant] if self.lengths else self.work

@@ -19,6 +19,11 @@ if TYPE_CHECKING:
     from fairq_schema.demo.tally import Tally
 
 ENQUEUE = "select o.job_id from fairq.enqueue_jobs(p_jobs => %s::jsonb) as o order by o.ordinal"
+FIFO_ENQUEUE = """
+insert into fairq_demo.fifo (tenant)
+select j.job ->> 'tenant' from jsonb_array_elements(%s::jsonb) with ordinality as j(job, nth) order by j.nth
+returning job_id
+"""
 # Asked after the enqueue has returned: by this moment its jobs are committed.
 CLOCK = "select (extract(epoch from clock_timestamp()) * 1000000)::bigint"
 PAUSE = 0.05
@@ -89,7 +94,8 @@ class Producers:
 
     def _enqueue(self, connection: psycopg.Connection[Any], tenants: list[str]) -> None:
         jobs = [{"queue": self._options.queue, "tenant": tenant, "task": "demo"} for tenant in tenants]
-        ids = [job_id for (job_id,) in connection.execute(ENQUEUE, (json.dumps(jobs),))]
+        enqueue = FIFO_ENQUEUE if self._options.fifo else ENQUEUE
+        ids = [job_id for (job_id,) in connection.execute(enqueue, (json.dumps(jobs),))]
         [committed] = connection.execute(CLOCK).fetchone() or (0,)
         self._tally.enqueued(dict(zip(ids, tenants, strict=True)), committed)
 

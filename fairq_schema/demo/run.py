@@ -7,21 +7,29 @@ import signal
 import sys
 import threading
 import time
+from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from fairq_schema.demo.comparison import WARM_UP, bound, lines
 from fairq_schema.demo.crew import Crew, crew
-from fairq_schema.demo.database import count_started, demo_queue
+from fairq_schema.demo.database import clock, count_started, demo_queue, fifo_table
 from fairq_schema.demo.errors import DemoError
-from fairq_schema.demo.options import FLOODING, WEIGHTS, Options
+from fairq_schema.demo.options import FLOODING, LENGTHS, WEIGHTS, Options
 from fairq_schema.demo.producers import Producers, producers
 from fairq_schema.demo.screen import screen
 from fairq_schema.demo.server import temporary_server
 from fairq_schema.demo.summary import summarize
-from fairq_schema.demo.tally import Tally
+from fairq_schema.demo.tally import MICROSECONDS, Tally
 
 if TYPE_CHECKING:
     import argparse
     from collections.abc import Iterator
+
+    import psycopg
+
+    from fairq_schema.demo.comparison import Lines
+    from fairq_schema.demo.tally import Span
 
 DEFAULTS = Options()
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -36,11 +44,15 @@ def main(  # noqa: PLR0913 (the options of the command line, one to one)
     flood: int = DEFAULTS.flood,
     seed: int = DEFAULTS.seed,
     plain: bool = False,
+    plot: str | None = None,
 ) -> int:
     """Show fairness at work: three tenants, then a fourth that floods the queue; measure the lag ratio."""
     options = Options(dsn, seconds, workers, batch, flood=flood, seed=seed, plain=plain)
     with interruptible() as interruption:
         try:
+            if plot:
+                halves = replace(options, seconds=seconds / 2, batch=1, charge="time", lengths=LENGTHS)
+                return compare(halves, Path(plot), interruption)
             return run(options, interruption)
         except DemoError as error:
             print(f"fairq demo: {error}", file=sys.stderr)
@@ -70,6 +82,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--flood", type=positive(int), default=DEFAULTS.flood, help="jobs of the flood (default %(default)s)"
     )
     parser.add_argument("--seed", type=int, default=DEFAULTS.seed, help="of the batch sizes (default %(default)s)")
+    parser.add_argument(
+        "--plot",
+        metavar="FILE.png",
+        help="instead: jobs of different lengths, charged by time, for half of the seconds; then the same for a table "
+        "that is first in, first out; and a picture of both",
+    )
     parser.add_argument("--plain", action="store_true", help="a line a second instead of the live table")
 
 
@@ -120,7 +138,7 @@ def run(options: Options, interruption: Interruption) -> int:
         if interruption.is_set():
             return 128 + interruption.signum
         connection = stack.enter_context(
-            demo_queue(dsn, options.queue, remove=bool(options.dsn))
+            demo_queue(dsn, options.queue, options.charge, remove=bool(options.dsn))
         )  # else it goes with its server
         announce(options, connection.info)
         with crew(options, dsn, tally) as working, producers(options, dsn, tally) as producing:
@@ -129,11 +147,53 @@ def run(options: Options, interruption: Interruption) -> int:
     return 128 + interruption.signum if interruption.is_set() else status
 
 
+def compare(options: Options, picture: Path, interruption: Interruption) -> int:
+    """Run fairq, then first in first out, draw both, and give the exit status: 0 if fairq kept within its bound."""
+    from fairq_schema.demo.plot import draw, require  # noqa: PLC0415 (matplotlib is an extra)
+
+    require()
+    with contextlib.ExitStack() as stack:
+        dsn = options.dsn or stack.enter_context(temporary_server())
+        connection = stack.enter_context(demo_queue(dsn, options.queue, options.charge, remove=bool(options.dsn)))
+        stack.enter_context(fifo_table(connection, remove=bool(options.dsn)))
+        announce(options, connection.info)
+        results = []
+        for name, settings in (("fairq", options), ("first in, first out", replace(options, fifo=True))):
+            print(f"\n{name}:", flush=True)
+            results.append(measure(settings, dsn, connection, interruption))
+            if interruption.is_set():
+                return 128 + interruption.signum
+    (fair, spans), (fifo, _) = results
+    width = bound(spans, options.workers)
+    draw(picture, fair, fifo, width, options.workers)
+    print(
+        f"\nworker-seconds per weight drifted apart by at most {fair.spread():.2f} s (bound T7: {width:.2f} s); "
+        f"first in, first out: {fifo.spread():.2f} s"
+    )
+    print(f"the picture: {picture}")
+    return 0 if spans and fair.spread() <= width else 1
+
+
+def measure(
+    options: Options, dsn: str, connection: psycopg.Connection[Any], interruption: Interruption
+) -> tuple[Lines, list[Span]]:
+    """Run one of the two, and give its lines, and the jobs they are made of."""
+    tally = Tally(WEIGHTS, FLOODING, options.flood)
+    with crew(options, dsn, tally) as working, producers(options, dsn, tally) as producing:
+        began = clock(connection)
+        watch(options, interruption, tally, producing, working)
+    spans = [span for span in tally.spans() if span.began >= began + options.seconds * WARM_UP * MICROSECONDS]
+    first = min((span.began for span in spans if span.tenant == FLOODING), default=None)
+    flood_at = None if first is None else (first - began) / MICROSECONDS
+    return lines(spans, began, options.seconds, flood_at), spans
+
+
 def announce(options: Options, info: Any) -> None:  # noqa: ANN401 (psycopg's ConnectionInfo)
     """Say what runs where, before the table takes the screen."""
     server = f"PostgreSQL {info.parameter_status('server_version')} at {info.host or 'the local socket'}"
     weights = ", ".join(f"{tenant} {weight}" for tenant, weight in WEIGHTS.items())
-    print(f"{server}; {options.workers} workers, claims of 1 to {options.batch}; weights: {weights}", flush=True)
+    claims = f"claims of 1 to {options.batch}" if options.batch > 1 else "claims of 1"
+    print(f"{server}; {options.workers} workers, {claims}; charged by {options.charge}; weights: {weights}", flush=True)
 
 
 def watch(options: Options, interruption: Interruption, tally: Tally, producing: Producers, working: Crew) -> float:

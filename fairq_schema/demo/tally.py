@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections import deque
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from fairq_schema.demo.lag import Lag, Start, backlogged, lag_ratio
 
@@ -38,6 +38,14 @@ class Account:
         return max(0, self.enqueued - self.started)
 
 
+class Span(NamedTuple):
+    """How long a worker held a job that it completed: microseconds of the server's clock, as they are charged."""
+
+    tenant: str
+    began: int
+    ended: int
+
+
 @dataclass(frozen=True, slots=True)
 class Row:
     """A line of the table: shares are of the phase so far, waits of the latest starts, in seconds."""
@@ -66,6 +74,7 @@ class Tally:
         self._accounts = {name: Account(name, weight) for name, weight in weights.items()}
         self._flood, self._flood_jobs = flood, flood_jobs
         self._starts: list[Start] = []
+        self._spans: list[Span] = []
         self._committed: dict[int, int] = {}
         self.phase = CALM
 
@@ -90,11 +99,12 @@ class Tally:
             account.waits.setdefault(self.phase, []).append(wait)
             self._move_phase()
 
-    def finished(self, tenants: Iterable[str]) -> None:
-        """Note completed jobs by their tenants."""
+    def finished(self, spans: Iterable[Span]) -> None:
+        """Note completed jobs."""
         with self._lock:
-            for tenant in tenants:
-                self._accounts[tenant].done += 1
+            for span in spans:
+                self._accounts[span.tenant].done += 1
+                self._spans.append(span)
 
     def queued(self, tenant: str) -> int:
         """Tell how many jobs of a tenant wait."""
@@ -142,6 +152,11 @@ class Tally:
         """Give every start in dispatch order."""
         with self._lock:
             return sorted(self._starts)
+
+    def spans(self) -> list[Span]:
+        """Give the times for which completed jobs were held."""
+        with self._lock:
+            return list(self._spans)
 
     def lag(self) -> Lag:
         """Measure the lag ratio of all that happened; see `fairq_schema.demo.lag`."""

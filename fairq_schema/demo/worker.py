@@ -26,7 +26,27 @@ from fairq.leases as l
 where l.job_id = any (%s)
 """
 COMPLETE = """
-select o.job_id from fairq.complete_jobs(p_job_ids => %s, p_tokens => %s) as o where o.outcome = 'succeeded'
+select o.job_id, (extract(epoch from clock_timestamp()) * 1000000)::bigint
+from fairq.complete_jobs(p_job_ids => %s, p_tokens => %s) as o
+where o.outcome = 'succeeded'
+"""
+# The same of a plain table, first in first out: what the comparison sets beside fairq.
+FIFO_CLAIM = """
+with next as (
+    select f.job_id from fairq_demo.fifo as f where f.claimed_at is null
+    order by f.job_id limit %s for update skip locked
+)
+update fairq_demo.fifo as f set claimed_at = clock_timestamp() from next as n where f.job_id = n.job_id
+returning f.job_id, f.tenant, null, (extract(epoch from f.created_at) * 1000000)::bigint
+"""
+FIFO_STARTS = """
+select f.job_id, f.job_id, (extract(epoch from f.claimed_at) * 1000000)::bigint
+from fairq_demo.fifo as f
+where f.job_id = any (%s)
+"""
+FIFO_COMPLETE = """
+delete from fairq_demo.fifo as f where f.job_id = any (%s)
+returning f.job_id, (extract(epoch from clock_timestamp()) * 1000000)::bigint
 """
 IDLE = 0.01
 
@@ -44,15 +64,22 @@ def main() -> None:
 
 def serve(connection: psycopg.Connection[Any], settings: dict[str, Any], limit: int) -> int:
     """Claim a batch, work through it, complete it; give its size."""
-    claimed = connection.execute(CLAIM, (settings["queue"], settings["owner"], limit)).fetchall()
+    if settings["fifo"]:
+        claimed = connection.execute(FIFO_CLAIM, (limit,)).fetchall()
+    else:
+        claimed = connection.execute(CLAIM, (settings["queue"], settings["owner"], limit)).fetchall()
     if claimed:
         jobs = [job for job, *_ in claimed]
-        starts = {job: rest for job, *rest in connection.execute(STARTS, (jobs,))}
+        starts = {job: rest for job, *rest in connection.execute(FIFO_STARTS if settings["fifo"] else STARTS, (jobs,))}
         report(claimed=[(job, tenant, created, *starts[job]) for job, tenant, _, created in claimed])
-        for _ in jobs:
-            stopped(settings["work"])
-        done = {job for (job,) in connection.execute(COMPLETE, (jobs, [token for _, _, token, _ in claimed]))}
-        report(done=[tenant for job, tenant, *_ in claimed if job in done])
+        for _, tenant, *_ in claimed:
+            stopped(settings["work"][tenant])
+        if settings["fifo"]:
+            completed = connection.execute(FIFO_COMPLETE, (jobs,))
+        else:
+            completed = connection.execute(COMPLETE, (jobs, [token for _, _, token, _ in claimed]))
+        ends = dict(completed.fetchall())
+        report(done=[(tenant, starts[job][1], ends[job]) for job, tenant, *_ in claimed if job in ends])
     return len(claimed)
 
 

@@ -32,8 +32,9 @@ comment on index fairq.job_log_timeline_idx is 'Ridden by job_events: the transi
 create index tenants_look_idx on fairq.tenants (queue, changed_xid);
 comment on index fairq.tenants_look_idx is 'Ridden by _look: tenants'' rows by the transaction that changed them.';
 
--- a flow by its key, newest version first: under a held snapshot the dead versions are never walked
-create index flows_key_idx on fairq.flows (queue, tenant, stamp desc);
+-- a flow by its key, newest version first: under a held snapshot the dead versions are never walked.
+-- Tenant first: what reads a queue's flows in pick order must have no second index to be tempted by.
+create index flows_key_idx on fairq.flows (tenant, queue, stamp desc);
 comment on index fairq.flows_key_idx is 'Ridden by _apply: a tenant''s flow, newest version first.';
 
 -- the pick order. The whole tie-break is in the index, so that a limit cuts between equals by the rule and not by luck;

@@ -119,22 +119,47 @@ comment on type fairq.pick is 'A job chosen by the scheduler, in turn, and the p
 create type fairq.queue_stat as (
     queue            text,
     paused           boolean,
+    charge           text,
+    max_running      integer,
+    rate             double precision,
+    burst            integer,
+    backlogged       bigint,
     eligible_tenants bigint,
+    queued           bigint,
     scheduled        bigint,
     running          bigint,
+    oldest_wait      interval,
     next_due_at      timestamptz,
     ticked_at        timestamptz
 );
-comment on type fairq.queue_stat is 'A row of queue_stats().';
+comment on type fairq.queue_stat is 'A row of queue_stats(). backlogged: tenants with work, as far as the scheduler has looked; eligible_tenants: those of them that may be picked. oldest_wait: since when the longest waiting queued job could have started.';
 
 create type fairq.tenant_stat as (
-    tenant      text,
-    weight      double precision,
-    max_running integer,
-    paused      boolean,
-    running     integer,
-    queued      bigint,
-    vtime       bigint,
-    blocked_by  text
+    tenant        text,
+    weight        double precision,
+    max_running   integer,
+    rate          double precision,
+    burst         integer,
+    paused        boolean,
+    running       bigint,
+    queued        bigint,
+    started       double precision,
+    share         double precision,
+    entitled      double precision,
+    lag_jobs      double precision,
+    lag_seconds   double precision,
+    vtime         bigint,
+    blocked_by    text,
+    blocked_until timestamptz
 );
-comment on type fairq.tenant_stat is 'A row of tenant_stats().';
+comment on type fairq.tenant_stat is 'A row of tenant_stats(). started, share and entitled are of the last minute; the lag is positive for a tenant that is owed something, negative for one that is ahead.';
+
+create type fairq.wait_reason as (
+    state    text,
+    reason   text,
+    sentence text,
+    until    timestamptz,
+    ahead    bigint,
+    picks    bigint
+);
+comment on type fairq.wait_reason is 'The answer of explain_wait(). reason: not_found, finished, running, lease_expired, not_due, queue_paused, queue_at_cap, queue_rate_limited, tenant_paused, tenant_at_cap, tenant_rate_limited, not_looked_at or in_line. until: when this reason ends by itself. ahead: jobs of its own tenant before it. picks: jobs of all tenants before it, about.';

@@ -1,5 +1,5 @@
 -- claim: queued -> running. A lease is born.
-select plan(44);
+select plan(51);
 
 -- given one job; when it is claimed
 create temp table job as
@@ -24,7 +24,7 @@ select is(
     jsonb_build_object(
         'job_id', h.job_id, 'queue', 'default', 'tenant', 'a', 'caller', session_user, 'lease_owner', 'worker 1',
         'attempt', 1,
-        'lease_token', h.lease_token, 'cancel_requested_at', null
+        'lease_token', h.lease_token, 'cancel_requested_at', null, 'prepaid', 1000, 'epoch', 0
     ),
     'the lease says who holds the job, and under which token'
 )
@@ -101,6 +101,33 @@ select fairq.set_queue('caps', p_paused => true);
 select is_empty('select * from fairq_test.claim(10, ''caps'')', 'a paused queue: none starts');
 select fairq.set_queue('caps', p_paused => false);
 select is(count(*), 2::bigint, 'and all go on afterwards') from fairq_test.claim(10, 'caps');
+
+-- rates, and what the queue as a whole may start
+select fairq_test.given_jobs(t.tenant, 4, 'rates') from (values ('slow'), ('full'), ('free')) as t(tenant);
+select fairq.set_tenant('rates', 'slow', p_rate => 0.001, p_burst => 2);
+select fairq.set_tenant('rates', 'full', p_rate => 0.000001, p_burst => 1000000);
+select results_eq(
+    'select c.tenant collate "default", count(*) from fairq_test.claim(100, ''rates'') as c group by 1 order by 1',
+    $$ values ('free', 4::bigint), ('full', 4), ('slow', 2) $$, 'a tenant starts no more at once than its bucket holds'
+);
+select results_eq(
+    'select f.limited, f.token_due_at > clock_timestamp() from fairq.flows as f where f.queue = ''rates'' and f.tenant = ''slow''',
+    $$ values (true, true) $$, 'and has to wait for the next token'
+);
+select fairq_test.given_tenant('slow', p_queue => 'rates');
+select is(count(*), 2::bigint, 'or for its rate to be taken away') from fairq_test.claim(100, 'rates');
+select fairq_test.given_jobs(t.tenant, 4, 'narrow') from (values ('a'), ('b')) as t(tenant);
+select fairq.set_queue('narrow', p_max_running => 3);
+create temp table narrow as select * from fairq_test.claim(100, 'narrow');
+select results_eq(
+    'select n.tenant collate "default" from narrow as n', array['a', 'b', 'a'],
+    'a queue starts no more than its cap, in fair order'
+);
+select fairq.complete_job(n.job_id, n.lease_token) from narrow as n limit 2;
+select is(count(*), 2::bigint, 'and as many again as have ended') from fairq_test.claim(100, 'narrow');
+select fairq.set_queue('narrow', p_max_running => -1, p_rate => 0.001, p_burst => 2);
+select is(count(*), 2::bigint, 'a rate that is new finds a full bucket') from fairq_test.claim(100, 'narrow');
+select is_empty('select * from fairq_test.claim(100, ''narrow'')', 'and an empty one stays empty for a while');
 
 -- one tenant only
 select fairq_test.given_jobs(t.tenant, 2, 'scoped') from (values ('a'), ('b')) as t(tenant);

@@ -60,7 +60,7 @@ create role fairq_test_none login;
 grant usage on schema fairq to fairq_test_a, fairq_test_none;
 grant execute on function fairq.claim_jobs(text, text, integer, interval, text, boolean) to fairq_test_a, fairq_test_none;
 insert into fairq.access_grants (role_name, verb, queue, tenant) values
-    ('fairq_test_a', 'claim', 'default', 'a'), ('fairq_test_none', 'claim', 'other', '*'),
+    ('fairq_test_a', 'claim', 'default', 'a'), ('fairq_test_a', 'claim', '*', 'a'), ('fairq_test_none', 'claim', 'other', '*'),
     ('fairq_test_none', 'enqueue', '*', '*'), ('a role that is gone', 'claim', '*', '*');
 set local session authorization fairq_test_none;
 select is_empty(
@@ -72,7 +72,7 @@ select is_empty(
 );
 select results_eq(
     'select c.tenant collate "default" from fairq.claim_jobs(p_owner => ''w'') as c', array['a', 'a'],
-    'what is granted, and nothing else'
+    'what is granted, once though it is granted twice, and nothing else'
 );
 set local session authorization default;
 select results_eq(

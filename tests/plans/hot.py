@@ -23,40 +23,53 @@ HOT = {
     # claim: lock, remember, look
     "SELECT from fairq.schedulers as s where s.queue = p_queue for update": {"schedulers_pkey"},
     "select t.* from fairq.ticks": {"ticks_pkey"},
+    "(select count(*) from fairq.leases as l where l.queue = p_queue)": {"leases_expire_idx"},
+    "update fairq.jobs as j set changed_xid = '3' where j.queue = p_queue and": {"jobs_look_idx"},
     "with job as (": {"jobs_look_idx", "settlements_look_idx", "tenants_look_idx"},
-    # claim: expire
+    # the claim expires
     "SELECT from fairq.leases as l where l.queue = p_tick.queue": {"leases_expire_idx"},
     "select l.* from fairq.leases as l where l.queue = p_tick.queue": {"leases_expire_idx"},
     "select l.lease_expires_at from fairq.leases as l where l.queue = p_tick.queue": {"leases_expire_idx"},
     "select p_lease.attempt >= j.max_attempts": {"jobs_pkey"},
     "v_moved.news := v_moved.news || (": {"jobs_pkey"},
-    # claim: promote
+    # the claim promotes
     "SELECT from fairq.jobs as j where j.queue = p_tick.queue and j.state = 'scheduled'": {"jobs_promote_idx"},
-    "with due as materialized ( select j.ctid as row_id from fairq.jobs as j where j.queue = p_tick": {"jobs_promote_idx"},
+    "with due as materialized ( select j.ctid as row_id from fairq.jobs as j where j.queue = p_tick": {
+        "jobs_promote_idx"
+    },
     "select j.run_at from fairq.jobs as j where j.queue = p_tick.queue": {"jobs_promote_idx"},
-    # claim: virtual time, apply, pick, go round, write down
+    # claim: tokens, virtual time, apply
+    "select f.tenant, f.token_due_at from fairq.flows": {"flows_token_idx"},
     "p_tick.virtual_time, coalesce(": {"flows_pick_idx"},
-    "with merged as (": {"flows_key_idx", "tenants_pkey"},
+    "insert into fairq.flows": {"flows_key_idx"},
+    "select p_tick.backlogged + count(*)": {"flows_key_idx"},
+    "select f.ctid as row_id, f as flow from fairq.flows": {"flows_key_idx"},
+    "select t.* from fairq.tenants as t where t.tenant in (p_tenant, '*')": {"tenants_pkey"},
+    "select t.weight from fairq.tenants": {"tenants_weight_idx"},
+    # claim: pick, go round, write down
     "with flow as materialized (": {"flows_pick_idx", "flows_key_idx", "jobs_claim_idx", "leases_pkey"},
     "from unnest(p_job_ids) as s(job_id)": {"jobs_pkey"},
-    "select f.vtime, f.charge, f.served, f.tenant from fairq.flows": {"flows_pick_idx"},
+    "select f.vtime, f.charge, f.served, f.tenant from fairq.flows as f": {"flows_pick_idx"},
     "delete from fairq.ticks": {"ticks_pkey"},
     # renew, fail, release: the lease
     "select l.* from fairq.leases as l where l.job_id = p_job_id for update": {"leases_pkey"},
-    "update fairq.leases as l -- a shorter renewal": {"leases_pkey"},
+    "update fairq.leases as l set -- a shorter renewal": {"leases_pkey"},
     "delete from fairq.leases as l where l.job_id = (p_lease).job_id": {"leases_pkey"},
     # fail, release: the job
     "when not p_retry or v_lease.attempt >= j.max_attempts then 'dead'": {"jobs_pkey"},
     "update fairq.jobs as j set state = case when p_run_at is null": {"jobs_pkey"},
     "with gone as (": {"jobs_pkey"},
     # complete
-    "with held as materialized ( select l.row_id": {"leases_pkey", "jobs_pkey"},
+    "with held as materialized ( select l.row_id": {"leases_pkey"},
+    "with ended as ( delete from fairq.leases": {"jobs_pkey"},
     "from fairq.finished_jobs as f where f.job_id = p_job_id and f.state = 'succeeded'": {"finished_jobs_pkey"},
     "case when p_result is null": {"leases_pkey"},
     # promote and expire from outside
     "select s.queue from fairq.schedulers as s where p_queue is null": {"schedulers_pkey"},
     "with recursive queue(name) as ( select coalesce(p_queue, ( select j.queue": {"jobs_promote_idx"},
-    "with due as materialized ( select j.ctid as row_id from fairq.jobs as j where j.queue = v_queue": {"jobs_promote_idx"},
+    "with due as materialized ( select j.ctid as row_id from fairq.jobs as j where j.queue = v_queue": {
+        "jobs_promote_idx"
+    },
     "select l.* from fairq.leases as l where l.queue = v_queue": {"leases_expire_idx"},
     # cancel, retry, reschedule
     "select j.queue, j.tenant, 'waiting'": {"jobs_pkey"},

@@ -19,6 +19,7 @@ def walk(db: Database, session: Session) -> list[tuple[str, Plan]]:
     with plans.overheard(session.conn) as heard:
         _enqueue(session)
         _wish(db)
+        _crowd(session)
         _run(session)
         _come_back_late(session)
         _lose_leases(db, session)
@@ -36,6 +37,12 @@ def _enqueue(session: Session) -> None:
 def _wish(operator: Session) -> None:
     operator.set_queue(notify=True)
     operator.set_tenant("walker", weight=2)
+
+
+def _crowd(session: Session) -> None:
+    """Enough tenants enter at once, lighter than another, to be spread over a round; one of them has a rate."""
+    session.enqueue_jobs([{"tenant": f"crowd {n}", "task": "work"} for n in range(40)])
+    session.claim(1, lease=LONG)
 
 
 def _run(session: Session) -> None:
@@ -89,4 +96,3 @@ def _claim_around_a_held_job(db: Database, session: Session) -> None:
         session.release(job)
         rival.execute("select from fairq.jobs where job_id = %s for update", [job.job_id])
         assert session.claim(1, tenant="walker", lease=LONG)[0].job_id != job.job_id
-

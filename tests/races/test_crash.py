@@ -5,7 +5,6 @@ Crashes and moves: the server is killed, or the database is restored on another 
 from __future__ import annotations
 
 import subprocess
-import threading
 from collections import Counter
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any

@@ -13,7 +13,7 @@ import pytest
 
 from tests.support import wait_until
 
-from .helpers import NOBODY, check, check_books, ids, look, waits
+from .helpers import NOBODY, assert_agrees, assert_agrees_after_look, check, check_books, ids, look, waits
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from tests.support import Database, Session
 
 HOUR = timedelta(hours=1)
-SOON = timedelta(milliseconds=150)
+SOON = timedelta(seconds=1)
 
 ENDS: dict[str, tuple[Callable[[Session, Any], Any], Any]] = {
     "renew": (lambda s, job: s.renew(job), False),
@@ -37,9 +37,9 @@ def check_a_lease_is_judged_once_its_row_is_locked(db: Database) -> None:
     """A lease that ends while its worker waits for the row has ended, though the holder changed nothing."""
     enqueued = db.given_jobs("a", len(ENDS))
     holder = db.session(autocommit=False)
+    sessions = [db.session() for _ in ENDS]
     jobs = db.claim(len(ENDS), lease=SOON)
     holder.execute("select from fairq.leases for update")
-    sessions = [db.session() for _ in ENDS]
     begun = [
         waits(db, session, lambda verb=verb, session=session, job=job: verb(session, job))
         for session, job, (verb, _) in zip(sessions, jobs, ENDS.values(), strict=True)
@@ -180,13 +180,15 @@ def test_a_cancel_that_waited_finds_the_lease(db: Database) -> None:
 def check_floors_stay_at_what_is_locked(db: Database) -> None:
     """A lease or a scheduled job that is passed by because its row is held is not forgotten."""
     (running, due) = db.given_jobs("a", 2)
-    db.reschedule(due, delay=timedelta(milliseconds=20))
-    db.claim(1, lease=timedelta(milliseconds=20))
+    db.reschedule(due, delay=HOUR)
+    db.claim(1)
+    look(db)
+    # time passes, and changes nothing else
+    db.execute("update fairq.leases set lease_expires_at = clock_timestamp()")
+    db.execute("update fairq.jobs set run_at = clock_timestamp() where job_id = %s", due)
     holder = db.session(autocommit=False)
     holder.execute("select from fairq.leases for update")
     holder.execute("select from fairq.jobs where job_id = %s for update", due)
-    over = "select lease_expires_at < clock_timestamp() from fairq.leases union all select run_at < clock_timestamp() from fairq.jobs where state = 'scheduled'"
-    wait_until(lambda: all(row[0] for row in db.rows(over)), "both to be due")
     impatient = db.session()
     impatient.execute("set lock_timeout = '500ms'")
     assert db.given_jobs("b", 1) == ids(impatient.claim(10))
@@ -225,6 +227,46 @@ def check_what_runs_is_counted(db: Database) -> None:
 def test_what_runs_is_counted(db: Database) -> None:
     """Running counts, and the cap they serve."""
     check_what_runs_is_counted(db)
+
+
+@check
+def check_who_is_backlogged_is_counted(db: Database) -> None:
+    """Tenants come, go, come back within one claim, and weigh what they weigh at the time, idle, held up or not."""
+    look(db)
+    db.set_tenant("*", weight=2)
+    db.set_tenant("paused", paused=True)
+    enqueued = [job for tenant in ("a", "b", "gone", "paused") for job in db.given_jobs(tenant, 3)]
+    assert_agrees_after_look(db)
+    db.set_tenant("a", weight=0.0015)
+    db.set_tenant("idle", weight=7)
+    assert_agrees_after_look(db)
+    db.set_tenant("*", weight=5)
+    assert_agrees_after_look(db)
+    # a tenant whose jobs are gone is found empty; one whose last jobs are held is emptied and comes back in one claim
+    for job in db.job_ids("gone"):
+        db.cancel(job)
+    holder = db.session(autocommit=False)
+    holder.execute("select from fairq.jobs where tenant = 'b' for update")
+    jobs = db.claim(10)
+    assert {job.tenant for job in jobs} == {"a"}
+    assert_agrees(db)
+    holder.conn.rollback()
+    db.complete_all(jobs + db.claim(10))
+    assert_agrees_after_look(db)
+    enqueued += db.given_jobs("a", 1) + db.given_jobs("idle", 1)
+    db.set_tenant("a")
+    db.set_tenant("idle", weight=3)
+    db.set_queue(charge="jobs")
+    assert_agrees_after_look(db)
+    db.set_tenant("paused")
+    assert len(db.claim(10)) == len(db.job_ids("paused")) + 2
+    check_books(db, enqueued)
+    assert db.value("select backlogged from fairq.ticks") == 0
+
+
+def test_who_is_backlogged_is_counted(db: Database) -> None:
+    """The number of backlogged tenants and the sum of their weights."""
+    check_who_is_backlogged_is_counted(db)
 
 
 @check

@@ -29,12 +29,13 @@ def held_up(session: Session, queue: str = "default") -> str:
     except psycopg.errors.LockNotAvailable as error:
         session.execute("reset lock_timeout")
         return str(error.diag.message_detail)
-    raise AssertionError(f"claimed {claimed} although the queue was locked")
+    msg = f"claimed {claimed} although the queue was locked"
+    raise AssertionError(msg)
 
 
 @check
 def check_claims_take_turns(db: Database) -> None:
-    """A second claim waits for the first one's transaction, says for whom when it cannot, and then goes on from there."""
+    """A second claim waits for the first one's transaction, or says for whom it cannot, and goes on from there."""
     jobs = db.given_jobs("a", 4)
     holder, rival = db.session(autocommit=False), db.session()
     held = ids(holder.claim(2))

@@ -10,10 +10,9 @@ from typing import TYPE_CHECKING
 import psycopg
 import pytest
 
-from tests.support import wait_until
-
 from .helpers import (
     assert_agrees,
+    assert_agrees_after_look,
     check,
     check_books,
     drain,
@@ -108,7 +107,7 @@ def check_a_job_put_back_is_found(db: Database) -> None:
     """Released, failed, expired, snoozed, revived: each is found again, though its tenant has nothing else."""
     (job,) = db.given_jobs("a", 1)
     for put_back in (
-        lambda held: db.release(held),
+        db.release,
         lambda held: db.fail(held, retry_delay=NOW),
         lambda held: db.fail(held, retry=False) and db.retry(job),
         lambda held: db.release(held, delay=HOUR) and db.reschedule(job, delay=NOW),
@@ -125,12 +124,6 @@ def check_a_job_put_back_is_found(db: Database) -> None:
     check_books(db, [job])
 
 
-def assert_agrees_after_look(db: Database) -> None:
-    """The beliefs hold once the scheduler has looked."""
-    look(db)
-    assert_agrees(db)
-
-
 def test_a_job_put_back_is_found(db: Database) -> None:
     """Every way back into the queue is read by the next look."""
     check_a_job_put_back_is_found(db)
@@ -140,10 +133,12 @@ def test_a_job_put_back_is_found(db: Database) -> None:
 def check_a_promoted_job_is_found(db: Database) -> None:
     """A job that cron has promoted, before or after a look at it as scheduled, is found."""
     for first_look in (True, False):
-        (job,) = db.given_jobs("a", 1, delay=timedelta(milliseconds=10))
+        (job,) = db.given_jobs("a", 1, delay=HOUR)
         if first_look:
             look(db)
-        wait_until(db.promote, "the job to be due")
+        # time passes, and changes nothing else
+        db.execute("update fairq.jobs set run_at = clock_timestamp() where job_id = %s", job)
+        assert db.promote() == 1
         look(db)
         assert ids(db.claim(10)) == [job]
         check_books(db, db.job_ids("a"))
@@ -164,7 +159,7 @@ GATES = [
 
 @check
 def check_commits_inside_a_claim(db: Database, event: str = "insert or update on fairq.flows") -> None:
-    """While a claim stands between two of its steps, everything else happens and is committed; nothing is lost by it."""
+    """While a claim stands between two of its steps, everything else is done and committed: nothing is lost."""
     db.set_tenant("capped", max_running=1)
     jobs = db.given_jobs("capped", 4) + db.given_jobs("a", 8)
     running = db.claim(6)
@@ -213,6 +208,32 @@ def check_commits_inside_a_claim(db: Database, event: str = "insert or update on
 def test_commits_inside_a_claim(db: Database, event: str) -> None:
     """Commits that fall between the look, the pick, the lease and the tick of one claim are not lost."""
     check_commits_inside_a_claim(db, event)
+
+
+@check
+def check_a_wish_inside_a_claim_is_weighed_once(db: Database) -> None:
+    """A weight that is committed while a claim places its entrants is counted as the one their flows have."""
+    worker = paused_session(db)
+    for tenants in ("ab", "cd"):
+        for tenant in tenants:
+            db.given_jobs(tenant, 2)
+        # the first of the two is about to be written: both have been counted
+        with gate_before(db, "update on fairq.flows") as gate:
+            claim = gate.stop(worker, lambda: worker.claim(1))
+            db.set_tenant(tenants[1], weight=3)
+            gate.open()
+            assert len(claim.result()) == 1
+        assert_agrees_after_look(db)
+        db.set_tenant(tenants[1])
+        assert_agrees_after_look(db)
+        drain(db)
+        db.complete_all(db.rows("select job_id, lease_token from fairq.leases"))
+        assert_agrees_after_look(db)
+
+
+def test_a_wish_inside_a_claim_is_weighed_once(db: Database) -> None:
+    """set_tenant() between the count of the entrants and their flows."""
+    check_a_wish_inside_a_claim_is_weighed_once(db)
 
 
 @check

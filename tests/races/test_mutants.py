@@ -29,6 +29,7 @@ class Both:
     parts: tuple[Callable[[Database], None], ...]
 
     def __call__(self, db: Database) -> None:
+        """Break the schema in each of the ways."""
         for part in self.parts:
             part(db)
 
@@ -65,8 +66,9 @@ MUTANTS: dict[str, tuple[Callable[[Database], None], tuple[Callable[..., None], 
     "the tick remembers a later snapshot than the look's": (
         Edit(
             "_dispatch",
-            "v_tick := fairq._catch_up(v_was, v_snap, v_own, v_now, p_limit);",
-            "v_tick := fairq._catch_up(v_was, v_snap, v_own, v_now, p_limit); v_tick.seen := pg_current_snapshot();",
+            "v_tick := fairq._catch_up(v_was, v_snap, v_own, v_settings, v_now, p_limit);",
+            "v_tick := fairq._catch_up(v_was, v_snap, v_own, v_settings, v_now, p_limit);"
+            " v_tick.seen := pg_current_snapshot();",
         ),
         (look.check_commits_inside_a_claim,),
     ),
@@ -114,55 +116,95 @@ MUTANTS: dict[str, tuple[Callable[[Database], None], tuple[Callable[..., None], 
         (locks.check_a_cancellation_in_flight_is_passed_by,),
     ),
     "a head moves past a job that was skipped": (
-        Edit("_dispatch", "least(v_tick.pick_floor, fairq._reopen(v_tick, v_skip))", "v_tick.pick_floor"),
+        Edit("_dispatch", "if v_skip <> '{}' then", "if false then"),
         (look.check_a_skipped_job_is_found_later,),
     ),
-    "the floor of the pick is above a skipped job": (
-        Edit(
-            "_dispatch",
-            "least(v_tick.pick_floor, fairq._reopen(v_tick, v_skip))",
-            "greatest(v_tick.pick_floor, fairq._reopen(v_tick, v_skip) + 1)",
-        ),
-        (look.check_a_skipped_job_is_found_later,),
+    "the floor of the pick stays above who comes back": (
+        Edit("_apply", "if v_can and (v_was.has_work or v_new.arrived) then", "if false then"),
+        (look.check_a_job_put_back_is_found,),
     ),
     "a running job may be picked": (
         Edit("_pick", "and not exists (select from fairq.leases as l where l.job_id = jj.job_id offset 0)"),
         (look.check_a_skipped_job_is_found_later, storms.check_everything_at_once),
     ),
     "flows left out do not bound the pick": (
-        Edit("_pick", "(select count(*) from flow) < p_want", "true"),
+        both(
+            Edit("_pick", "or (select count(*) from flow) < p_want", "or true"),
+            Edit("_pick", "when u.flows = p_want then", "when false then"),
+        ),
         (leases.check_an_empty_flow_does_not_bend_the_order,),
     ),
     # the counts
-    "an ended attempt is not settled": (
-        Edit("_drop_lease", "if not p_is_fed then", "if false then"),
+    "a failed attempt is not settled": (
+        Edit("_fail", "perform fairq._settle(v_lease.queue, fairq._ending(v_lease, 'held', v_now));"),
         (leases.check_what_runs_is_counted,),
     ),
+    "a lease that cron ends is not settled": (
+        Edit(
+            "release_expired_jobs",
+            "perform fairq._settle(v_queue, fairq._ending(v_lease, 'prepaid', clock_timestamp()));",
+        ),
+        (look.check_a_job_put_back_is_found,),
+    ),
+    "a lease that a claim ends is not settled": (
+        Edit("_expire_due", "v_moved.endings := v_moved.endings || fairq._ending(v_lease, 'prepaid', p_now);"),
+        (leases.check_the_old_token_is_dead_after_a_reclaim,),
+    ),
     "a completed attempt is not settled": (
-        Edit("_complete", "from ended as e group by", "from ended as e where false group by"),
+        Edit("_complete", "group by h.queue", "where false group by h.queue"),
         (leases.check_what_runs_is_counted, storms.check_one_queue_drained_by_many),
     ),
     "a settlement is read twice": (
         Edit(
             "_look",
-            "delete from fairq.settlements as s using settlement as e where s.ctid = e.row_id\n        returning s.tenant, s.attempts",
-            "select s.tenant, s.attempts from fairq.settlements as s join settlement as e on s.ctid = e.row_id",
+            "delete from fairq.settlements as s using settlement as e where s.ctid = e.row_id\n        returning "
+            "s.tenant, s.epoch, s.ended, s.measured, s.elapsed, s.extra, s.refund",
+            "select s.tenant, s.epoch, s.ended, s.measured, s.elapsed, s.extra, s.refund"
+            " from fairq.settlements as s join settlement as e on s.ctid = e.row_id",
         ),
         (leases.check_what_runs_is_counted,),
     ),
     "the cap is counted from nothing": (
-        Edit("_charge", "running = f.running + s.took", "running = f.running"),
+        Edit("_charge", "= f.running + s.took", "= f.running"),
         (leases.check_what_runs_is_counted, storms.check_caps_hold),
     ),
     "only what ended is counted": (
-        Edit("_apply", "running     = k.running - k.ended", "running     = k.running"),
+        Edit("_settled", "p_flow.running := p_flow.running - v_sum.ended;"),
         (leases.check_what_runs_is_counted,),
+    ),
+    "the queue counts only what ended": (
+        Edit("_charge", "p_tick.running + v_sum.took", "p_tick.running"),
+        (leases.check_what_runs_is_counted, storms.check_the_cap_of_the_queue_holds),
+    ),
+    "the queue does not count what ended": (
+        Edit("_count_endings", "p_tick.running - v_sum.ended", "p_tick.running"),
+        (leases.check_what_runs_is_counted,),
+    ),
+    "the queue's cap does not limit a claim": (
+        Edit("_room", "p_settings.max_running - p_tick.running", "p_settings.max_running"),
+        (storms.check_the_cap_of_the_queue_holds,),
+    ),
+    "a tenant found empty stays backlogged": (
+        Edit("_charge", "p_tick.backlogged - v_sum.gone", "p_tick.backlogged"),
+        (leases.check_who_is_backlogged_is_counted,),
+    ),
+    "a tenant found empty goes on to weigh": (
+        Edit("_charge", "p_tick.milliweight - v_sum.milliweight", "p_tick.milliweight"),
+        (leases.check_who_is_backlogged_is_counted,),
+    ),
+    "a new weight of a backlogged tenant is not counted": (
+        Edit("_apply", "+ (round(v_flow.weight * 1000) - round(v_was.weight * 1000))::bigint"),
+        (leases.check_who_is_backlogged_is_counted, storms.check_everything_at_once),
+    ),
+    "the weight an entrant had when it was counted is taken for the one it has": (
+        Edit("_apply", "p_tick.milliweight := p_tick.milliweight - v_over;"),
+        (look.check_a_wish_inside_a_claim_is_weighed_once,),
     ),
     "what a claim may start is not limited by the cap": (
         Edit(
             "_pick",
-            "least(coalesce(f.max_running - f.running, p_want), p_want) as room\n            from",
-            "p_want as room\n            from",
+            "p_want, f.max_running - f.running,",
+            "p_want,",
         ),
         (storms.check_caps_hold,),
     ),
@@ -170,17 +212,17 @@ MUTANTS: dict[str, tuple[Callable[[Database], None], tuple[Callable[..., None], 
     "a lease is judged before its row is locked": (
         Edit(
             "_hold_lease",
-            "v_lease.lease_expires_at > clock_timestamp()",
+            "v_lease.lease_expires_at > coalesce(p_now, clock_timestamp())",
             "v_lease.lease_expires_at > statement_timestamp()",
         ),
         (leases.check_a_lease_is_judged_once_its_row_is_locked,),
     ),
     "complete judges before its row is locked": (
-        Edit("_complete", "clock_timestamp() as now_held", "statement_timestamp() as now_held"),
+        Edit("_complete", "coalesce(p_now, clock_timestamp()) as now_held", "statement_timestamp() as now_held"),
         (leases.check_a_lease_is_judged_once_its_row_is_locked,),
     ),
     "a dead lease is good until it is taken back": (
-        Edit("_complete", "l.lease_expires_at > h.now_held and "),
+        Edit("_complete", "h.lease_expires_at > h.now_held and "),
         (leases.check_a_lease_is_judged_once_its_row_is_locked,),
     ),
     "complete asks for no token": (
@@ -192,7 +234,7 @@ MUTANTS: dict[str, tuple[Callable[[Database], None], tuple[Callable[..., None], 
         (leases.check_only_the_token_ends_an_attempt,),
     ),
     "complete asks not who calls": (
-        Edit("_complete", " and l.caller = fairq._caller()"),
+        Edit("_complete", " and h.caller = v_caller"),
         (leases.check_only_the_claimer_ends_an_attempt,),
     ),
     "the others ask not who calls": (
@@ -204,7 +246,7 @@ MUTANTS: dict[str, tuple[Callable[[Database], None], tuple[Callable[..., None], 
         (leases.check_only_the_token_ends_an_attempt,),
     ),
     "a renewal may shorten": (
-        Edit("_renew", "greatest(l.lease_expires_at, clock_timestamp() + p_lease)", "clock_timestamp() + p_lease"),
+        Edit("_renew", "greatest(l.lease_expires_at, v_now + p_lease)", "v_now + p_lease"),
         (leases.check_a_renewal_never_shortens,),
     ),
     "cancel does not look for the lease again": (
@@ -260,8 +302,8 @@ MUTANTS: dict[str, tuple[Callable[[Database], None], tuple[Callable[..., None], 
     "the floor of expire only rises": (
         Edit(
             "_expire_due",
-            "row('{}'::fairq.news[], p_now)",
-            "row('{}'::fairq.news[], greatest(p_tick.expire_floor, p_now))",
+            "row('{}'::fairq.news[], '{}'::fairq.ending[], p_now)",
+            "row('{}'::fairq.news[], '{}'::fairq.ending[], greatest(p_tick.expire_floor, p_now))",
         ),
         (look.check_a_clock_set_back_hides_nothing,),
     ),
@@ -285,7 +327,7 @@ MUTANTS: dict[str, tuple[Callable[[Database], None], tuple[Callable[..., None], 
     ),
     # the fair order
     "an idle tenant keeps its place": (
-        Edit("_apply", "then greatest(k.vtime, p_virtual_time)\n", "then k.vtime\n"),
+        Edit("_apply", "v_start := p_tick.virtual_time;", "v_start := 0;"),
         (leases.check_a_returning_tenant_has_no_credit,),
     ),
     "virtual time may fall": (
@@ -307,6 +349,10 @@ MUTANTS: dict[str, tuple[Callable[[Database], None], tuple[Callable[..., None], 
             "(select count(*) from fairq.leases as l where l.queue = f.queue and l.tenant = f.tenant)",
             "f.running",
         ),
+        (look.check_the_memory_of_another_cluster_is_not_trusted,),
+    ),
+    "a rebuild does not count what the queue runs": (
+        Edit("_rebuild", "(select count(*) from fairq.leases as l where l.queue = p_queue)", "p_tick.running"),
         (look.check_the_memory_of_another_cluster_is_not_trusted,),
     ),
     "a rebuild keeps the settlements": (

@@ -126,6 +126,8 @@ as $fn$
 -- Index:  leases_expire_idx.
 -- Raises: 22023 when p_limit is out of range.
 declare
+    -- a variable, since no index is searched by a function that changes while the query runs
+    v_now   timestamptz := clock_timestamp();
     v_queue text;
     v_lease fairq.leases;
     v_total integer := 0;
@@ -139,7 +141,7 @@ begin
     loop
         for v_lease in
             select l.* from fairq.leases as l
-            where l.queue = v_queue and l.lease_expires_at <= clock_timestamp()
+            where l.queue = v_queue and l.lease_expires_at <= v_now
             order by l.lease_expires_at
             limit p_limit - v_total
             for update skip locked

@@ -29,7 +29,8 @@ as $fn$
 declare
     v_tenants text[];
 begin
-    select array_agg(g.tenant) into v_tenants
+    -- each once: the scheduler takes them for different ones
+    select array_agg(distinct g.tenant) into v_tenants
     from (
         select case when a.tenant = '@own' then fairq.current_tenant_id() else a.tenant end as tenant
         from fairq.access_grants as a

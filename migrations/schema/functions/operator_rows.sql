@@ -24,13 +24,18 @@ create or replace function fairq._keep_tenant_row()
     language plpgsql
     set search_path = pg_catalog, pg_temp
 as $fn$
--- A row that is gone cannot say so; one with the defaults means the same and can.
+-- A row that is gone cannot say so; one that says the same can: what * gives, else the defaults.
 begin
-    insert into fairq.tenants (queue, tenant) values (old.queue, old.tenant);
+    insert into fairq.tenants (queue, tenant, weight, max_running, paused, rate, burst)
+    select
+        old.queue, old.tenant, coalesce(t.weight, 1), t.max_running, coalesce(t.paused, false), t.rate,
+        coalesce(t.burst, 1)
+    from (values (old.queue)) as q(queue)
+    left join fairq.tenants as t on t.queue = q.queue and t.tenant = '*' and old.tenant <> '*';
     return null;
 end
 $fn$;
-comment on function fairq._keep_tenant_row() is 'Trigger: a deleted tenant''s row leaves a row of defaults, so that the scheduler learns of it.';
+comment on function fairq._keep_tenant_row() is 'Trigger: a deleted tenant''s row leaves one of the wishes of *, or of defaults, so that the scheduler learns of it.';
 revoke all on function fairq._keep_tenant_row() from public;
 
 create trigger tenants_keep_row

@@ -83,6 +83,8 @@ as $fn$
 -- Index:  jobs_promote_idx.
 -- Raises: 22023 when p_limit is out of range.
 declare
+    -- a variable, since no index is searched by a function that changes while the query runs
+    v_now   timestamptz := clock_timestamp();
     v_queue text;
     v_count integer;
     v_total integer := 0;
@@ -107,7 +109,7 @@ begin
     loop
         with due as materialized (
             select j.ctid as row_id from fairq.jobs as j
-            where j.queue = v_queue and j.state = 'scheduled' and j.run_at <= clock_timestamp()
+            where j.queue = v_queue and j.state = 'scheduled' and j.run_at <= v_now
             order by j.run_at, j.job_id
             limit p_limit - v_total
             for update skip locked

@@ -170,7 +170,7 @@ begin
     return row(
         p_queue, coalesce(p_tick.tick_id, 0), p_now, null, null, '1:1:'::pg_snapshot, '1'::xid8,
         coalesce(p_tick.virtual_time, 0), row(0, 0, 0, '')::fairq.place, '-infinity'::timestamptz,
-        '-infinity'::timestamptz, '-infinity'::timestamptz, false, p_settings.charge,
+        '-infinity'::timestamptz, '-infinity'::timestamptz, false, coalesce(p_tick.charge, p_settings.charge),
         (select count(*) from fairq.leases as l where l.queue = p_queue), coalesce(p_tick.backlogged, 0),
         coalesce(p_tick.milliweight, 0), coalesce(p_tick.activations, 0), p_tick.mean, p_settings.burst, p_now
     )::fairq.ticks;
@@ -334,7 +334,10 @@ begin
     select
         p_tick.queue, t.tenant, 1, false, 0, '{null,null,null,null}', '{null,null,null,null}', coalesce(p_tick.mean, 1000)
     from unnest(p_tenants) as t(tenant)
-    where not exists (select from fairq.flows as f where f.queue = p_tick.queue and f.tenant = t.tenant offset 0);
+    where not exists (
+        -- in an order that one index has: a plan made when there were no flows would take any
+        select from fairq.flows as f where f.queue = p_tick.queue and f.tenant = t.tenant order by f.stamp desc offset 0
+    );
 end
 $fn$;
 comment on function fairq._open_flows(fairq.ticks, text[]) is 'Makes flows for tenants the scheduler does not know yet. Internal.';
@@ -363,7 +366,8 @@ begin
         return 0;
     end if;
     return floor(
-        (p_tick.activations * 2654435769 % 4294967296)::double precision / 4294967296
+        -- numeric: there may be more activations than a bigint has room for after this
+        (p_tick.activations::numeric * 2654435769 % 4294967296)::double precision / 4294967296
         * least(p_charge, p_charge * p_weight * p_tick.backlogged * 1000 / p_tick.milliweight)
     );
 end
@@ -549,11 +553,12 @@ $fn$;
 comment on function fairq._count_entrants(fairq.ticks, fairq.news[]) is 'Counts tenants that become backlogged. Internal.';
 revoke all on function fairq._count_entrants(fairq.ticks, fairq.news[]) from public;
 
-create or replace function fairq._write_flow(p_flow fairq.flows, p_stamp bigint)
+create or replace function fairq._write_flow(p_row tid, p_flow fairq.flows)
     returns void
     language plpgsql
     set search_path = pg_catalog, pg_temp
 as $fn$
+-- By its place in the table: under the queue's lock a flow stays where it was read.
 begin
     update fairq.flows as f
     set
@@ -561,12 +566,12 @@ begin
         burst = p_flow.burst, tokens = p_flow.tokens, tokens_at = p_flow.tokens_at, limited = p_flow.limited,
         token_due_at = p_flow.token_due_at, vtime = p_flow.vtime, epoch = p_flow.epoch, estimate = p_flow.estimate,
         price = p_flow.price, running = p_flow.running, head_at = p_flow.head_at, head_id = p_flow.head_id,
-        stamp = p_stamp + 1
-    where f.queue = p_flow.queue and f.tenant = p_flow.tenant and f.stamp = p_stamp;
+        stamp = f.stamp + 1
+    where f.ctid = p_row;
 end
 $fn$;
-comment on function fairq._write_flow(fairq.flows, bigint) is 'Writes a flow that the news have changed. Internal.';
-revoke all on function fairq._write_flow(fairq.flows, bigint) from public;
+comment on function fairq._write_flow(tid, fairq.flows) is 'Writes a flow that the news have changed. Internal.';
+revoke all on function fairq._write_flow(tid, fairq.flows) from public;
 
 create or replace function fairq._apply(
     p_tick fairq.ticks, p_news fairq.news[], p_endings fairq.ending[], p_settings fairq.queues, p_now timestamptz
@@ -584,19 +589,23 @@ as $fn$
 -- Index:  flows_key_idx, newest version first; tenants_pkey.
 declare
     v_new   record;
+    v_found record;
     v_was   fairq.flows;
     v_flow  fairq.flows;
     v_start bigint;
     v_can   boolean;
+    v_over  bigint := p_tick.milliweight;
 begin
     p_tick := fairq._count_entrants(p_tick, p_news);
+    v_over := p_tick.milliweight - v_over;
     for v_new in select m.* from fairq._merged(p_news, p_endings) as m loop
-        select f.* into v_was from fairq.flows as f
+        select f.ctid as row_id, f as flow into v_found from fairq.flows as f
         where f.queue = p_tick.queue and f.tenant = v_new.tenant
         order by f.stamp desc
         limit 1;
         continue when not found;
 
+        v_was := v_found.flow;
         v_flow := v_was;
         if v_new.endings is not null then
             v_flow := fairq._settled(v_flow, v_new.endings);
@@ -609,6 +618,7 @@ begin
 
         if v_new.arrived and not v_was.has_work then
             p_tick.activations := p_tick.activations + 1;
+            v_over := v_over - round(v_flow.weight * 1000)::bigint;
             v_start := p_tick.virtual_time;
             if v_flow.vtime <= v_start then
                 v_start := v_start + fairq._spread(p_tick, v_flow.weight, v_flow.charge);
@@ -629,13 +639,15 @@ begin
             v_flow.head_at[v_class] := least(v_flow.head_at[v_class], v_new.head_at[v_class]);
             v_flow.head_id[v_class] := least(v_flow.head_id[v_class], v_new.head_id[v_class]);
         end loop;
-        perform fairq._write_flow(v_flow, v_was.stamp);
+        perform fairq._write_flow(v_found.row_id, v_flow);
         if v_can and (v_was.has_work or v_new.arrived) then
             p_tick.pick_floor := least(
                 p_tick.pick_floor, row(v_flow.vtime, v_flow.charge, v_flow.served, v_flow.tenant)::fairq.place
             );
         end if;
     end loop;
+    -- a wish that was committed since the entrants were counted is in force for their flows: the sum is to be theirs
+    p_tick.milliweight := p_tick.milliweight - v_over;
     return p_tick;
 end
 $fn$;
@@ -886,8 +898,9 @@ begin
             tokens       = fairq._tokens(f.tokens, f.tokens_at, f.rate, f.burst, p_now) - s.took,
             tokens_at    = case when f.rate is not null then p_now end,
             limited      = coalesce(fairq._tokens(f.tokens, f.tokens_at, f.rate, f.burst, p_now) - s.took < 1, false),
-            token_due_at = p_now + make_interval(secs => (
-                1 + s.took - fairq._tokens(f.tokens, f.tokens_at, f.rate, f.burst, p_now)
+            -- no earlier than now: a full bucket, taken back at a slow rate, would be before all calendars
+            token_due_at = p_now + make_interval(secs => greatest(
+                0, 1 + s.took - fairq._tokens(f.tokens, f.tokens_at, f.rate, f.burst, p_now)
             ) / f.rate),
             minute       = v_minute,
             started      = array[
@@ -931,12 +944,15 @@ $fn$;
 comment on function fairq._charge(fairq.ticks, fairq.pick[], bigint, timestamptz) is 'Charges the flows for the chosen jobs. Internal.';
 revoke all on function fairq._charge(fairq.ticks, fairq.pick[], bigint, timestamptz) from public;
 
-create or replace function fairq._write_tick(p_tick fairq.ticks)
-    returns void
+create or replace function fairq._pick_floor(p_tick fairq.ticks)
+    returns fairq.place
     language plpgsql
+    stable
     set search_path = pg_catalog, pg_temp
 as $fn$
--- The memory for the next look: a new row, and the last one removed.
+-- The place of the first eligible flow; with none eligible, beyond every place: who becomes eligible lowers it again.
+--
+-- Index:  flows_pick_idx, from the last floor.
 declare
     v_floor fairq.place;
 begin
@@ -948,12 +964,23 @@ begin
       )
     order by f.vtime, f.charge, f.served, f.tenant
     limit 1;
-    -- with no flow eligible there is nothing below any place: who becomes eligible lowers the floor again
-    p_tick.pick_floor := case
-        when found then v_floor
-        else row(9223372036854775807, 9223372036854775807, 9223372036854775807, '')::fairq.place
-    end;
+    if not found then
+        v_floor := row(9223372036854775807, 9223372036854775807, 9223372036854775807, '');
+    end if;
+    return v_floor;
+end
+$fn$;
+comment on function fairq._pick_floor(fairq.ticks) is 'Where the next pick may start to read. Internal.';
+revoke all on function fairq._pick_floor(fairq.ticks) from public;
 
+create or replace function fairq._write_tick(p_tick fairq.ticks)
+    returns void
+    language plpgsql
+    set search_path = pg_catalog, pg_temp
+as $fn$
+-- The memory for the next look: a new row, and the last one removed.
+begin
+    p_tick.pick_floor := fairq._pick_floor(p_tick);
     delete from fairq.ticks as t where t.queue = p_tick.queue and t.tick_id = p_tick.tick_id;
     p_tick.tick_id := p_tick.tick_id + 1;
     insert into fairq.ticks select p_tick.*;
@@ -1217,6 +1244,10 @@ begin
         v_tick := fairq._charge(v_tick, v_picks, v_dispatch, v_now);
         v_tick.ticked_at := v_now;
         v_left := v_left - v_got;
+        if v_left > 0 then
+            -- or each pass would walk all that the passes before it emptied
+            v_tick.pick_floor := fairq._pick_floor(v_tick);
+        end if;
     end loop;
 
     if v_skip <> '{}' then

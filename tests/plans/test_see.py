@@ -1,0 +1,60 @@
+"""
+What operators and tenants look at costs the same whatever the backlog.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.plans.backlog import fill
+from tests.support.plans import buffers_of, plans_inside, seq_scans
+
+if TYPE_CHECKING:
+    from tests.support.database import Database
+
+LONG = "1 hour"
+# Pages a look may touch: the entries that its counts stop at, a page each where nothing was vacuumed, and some.
+MOST = {
+    "select * from fairq.queue_stats()": 35_000,
+    "select * from fairq.tenant_stats('default')": 150_000,
+    "select * from fairq.tenant_stats('default', 't5')": 12_000,
+    "select * from fairq.tenant_stats('default', p_limit => 1)": 12_000,
+}
+WHY = "select e.* from fairq.explain_wait(%s) as e"
+MOST_TO_EXPLAIN = 30_000
+
+
+@pytest.mark.slow
+def test_a_look_at_a_loaded_queue_is_bounded(db: Database, subtests: pytest.Subtests) -> None:
+    """Three hundred thousand jobs of two thousand tenants, one of whom has fifty thousand; then as many again."""
+    for round_number in (1, 2):
+        fill(db, jobs=250_000, tenants=2_000)
+        fill(db, jobs=50_000, tenants=1, prefix="elephant")
+        fill(db, jobs=50_000, tenants=2_000, state="scheduled", delay="1 hour")
+        db.claim(1000, lease=LONG)
+        for query, most in MOST.items():
+            with subtests.test(query, round=round_number):
+                assert buffers_of(db.conn, query) < most
+        for name, job in {"the first": "min", "the last": "max"}.items():
+            with subtests.test(f"explain_wait of the elephant's {name} job", round=round_number):
+                job_id = db.value(
+                    f"""select {job}(j.job_id) from fairq.jobs as j
+                        where j.tenant = 'elephant0' and j.state = 'queued'
+                          and not exists (select from fairq.leases as l where l.job_id = j.job_id)"""
+                )
+                assert buffers_of(db.conn, WHY, job_id) < MOST_TO_EXPLAIN
+
+
+def test_a_look_reads_no_table_from_end_to_end(db: Database) -> None:
+    """Also right after the schema was made, when every table is known to be empty."""
+    job = db.enqueue("a").job_id
+    db.given_jobs("b", 3)
+    db.claim(1, lease=LONG)
+    heard = [part for query in MOST for part in plans_inside(db.conn, query)]
+    heard += plans_inside(db.conn, WHY, db.enqueue("a").job_id) + plans_inside(db.conn, WHY, job)
+
+    # few rows each, and no hot path: what queues there are, how they are set, who may what
+    small = {"schedulers", "queues", "access_grants"}
+    assert [text for text, plan in heard if seq_scans(plan) - small] == []
