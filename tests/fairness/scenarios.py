@@ -313,17 +313,18 @@ def check_20_slots_are_shared_not_jobs(open_queue: OpenQueue) -> None:
 
 def check_21_idle_workers_are_shared(open_queue: OpenQueue) -> None:
     """
-    Scenario 21: B has used a second; then 64 idle workers meet two floods, and each gets 32.
+    Scenario 21: B has used a second; then 64 idle workers meet two floods: each gets 32, or by weight 48 and 16.
     """
-    queue = timed(open_queue, {"A": 1, "B": 1})
-    queue.enqueue("B")
-    [job] = queue.claim(1)
-    queue.wait(SECOND)
-    queue.complete(job)
-    for tenant in "AB":
-        queue.enqueue(tenant, 200)
-    word = order(queue, 64)
-    assert [word.count(tenant) for tenant in "AB"] == [32, 32]
+    for weight, slots in (1, [32, 32]), (3, [48, 16]):
+        queue = timed(open_queue, {"A": weight, "B": 1})
+        queue.enqueue("B")
+        [job] = queue.claim(1)
+        queue.wait(SECOND)
+        queue.complete(job)
+        for tenant in "AB":
+            queue.enqueue(tenant, 200)
+        word = order(queue, 64)
+        assert [word.count(tenant) for tenant in "AB"] == slots
 
 
 def check_22_an_over_estimate_is_corrected(open_queue: OpenQueue) -> None:
@@ -496,6 +497,20 @@ def check_cost_mode_charges_what_is_declared(open_queue: OpenQueue) -> None:
     queue.enqueue("A", 300, cost=3)
     queue.enqueue("B", 300, cost=1)
     assert order(queue, 41, batch=7) == "A" + "BBBA" * 10
+
+
+def check_a_new_way_of_charging_acts_at_once(open_queue: OpenQueue) -> None:
+    """
+    Charging: when a queue goes from time to jobs, also a tenant with no news is charged a job for its next.
+    """
+    queue = timed(open_queue, {"A": 1}, 5)
+    [job] = queue.claim(1)
+    queue.wait(9 * SECOND)
+    queue.complete(job)
+    assert queue.vtime("A") == 9 * JOB
+    queue.set_queue(charge="jobs")
+    queue.claim(1)
+    assert queue.vtime("A") == 10 * JOB
 
 
 def heavy_gap(queue: Queue, crowd: Sequence[str], weight: int, n: int) -> int:

@@ -142,7 +142,10 @@ MUTANTS = [
     (traces, Edit("_open_flows", "coalesce(p_tick.mean, 1000)", "1000")),
     (traces, Edit("_average", "power(0.875::double precision, p_count::double precision)", "0.5")),
     # charging: a change of it is not noticed by the flows there are
-    (traces, Edit("_catch_up", "if p_tick.charge <> p_settings.charge", "if false")),
+    (
+        scenario("a_new_way_of_charging_acts_at_once"),
+        Edit("_catch_up", "if p_tick.charge <> p_settings.charge", "if false"),
+    ),
     # charging: declared costs are not looked at
     (
         scenario("cost_mode_charges_what_is_declared"),
