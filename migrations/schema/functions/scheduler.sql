@@ -711,8 +711,9 @@ as $fn$
 -- Null when no flow is eligible. Nothing is written or locked.
 --
 -- Fair:   start tags. A flow's nth job has the tag vtime + (n - 1) * charge; the least tags go first, ties by charge,
---         by how often the flow has been picked in this pass, by who was served longest ago, by name. Of each flow only the
---         first few jobs are read; one that has more bounds the pass: nothing at or above its next tag may be chosen yet.
+--         by who was served longest ago, by name; who has been picked in this pass was so one step before the tag, and
+--         of equal steps the one picked less often goes first. Of each flow only the first few jobs are read; one that
+--         has more bounds the pass: nothing at or above its next tag may be chosen yet.
 --         Some flows read may turn out empty, so the flows not read bound it too.
 -- Index:  jobs_claim_idx from each flow's heads; leases_pkey.
 declare
@@ -794,7 +795,7 @@ begin
               or (select count(*) from flow) < p_want
               or (h.tag, h.charge) < (select x.vtime, x.charge from flow as x order by x.vtime desc, x.charge desc limit 1)
           )
-        order by h.tag, h.charge, h.nth, h.served, h.tenant
+        order by h.tag, h.charge, case when h.nth > 1 then -h.step end nulls first, h.nth, h.served, h.tenant
         limit p_want
     )
     select array_agg(
@@ -808,7 +809,9 @@ begin
     into v_picks
     from (
         select
-            row_number() over (order by c.tag, c.charge, c.nth, c.served, c.tenant)::integer as turn, c.*
+            row_number() over (
+                order by c.tag, c.charge, case when c.nth > 1 then -c.step end nulls first, c.nth, c.served, c.tenant
+            )::integer as turn, c.*
         from chosen as c
         union all
         select null, h.* from head as h where h.job_id is null
