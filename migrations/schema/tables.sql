@@ -320,7 +320,9 @@ create table fairq.flows (
     minute       bigint           not null default 0,
     started      integer[]        not null default '{0,0}',
     spent        bigint[]         not null default '{0,0}',
-    charge       bigint           not null generated always as (greatest(1, round(price * 2520 / weight))::bigint) stored,
+    charge       bigint           not null generated always as (
+        greatest(1, round(price * 2520 / weight))::bigint
+    ) stored,
     has_work     boolean          not null generated always as (
         coalesce(head_id[1], head_id[2], head_id[3], head_id[4]) is not null
     ) stored,

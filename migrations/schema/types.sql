@@ -97,6 +97,26 @@ create type fairq.place as (
 );
 comment on type fairq.place is 'A place in the pick order: the columns that order flows, in their order. Internal.';
 
+create type fairq.flow_at as (
+    row_id      tid,
+    tenant      text collate "C",
+    vtime       bigint,
+    charge      bigint,
+    served      bigint,
+    weight      double precision,
+    max_running integer,
+    running     integer,
+    rate        double precision,
+    burst       integer,
+    tokens      double precision,
+    tokens_at   timestamptz,
+    price       bigint,
+    epoch       bigint,
+    head_at     timestamptz[],
+    head_id     bigint[]
+);
+comment on type fairq.flow_at is 'What a pick needs of a flow, and where its row is. Internal.';
+
 create type fairq.pick as (
     turn          integer,
     flow_row      tid,

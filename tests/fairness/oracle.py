@@ -483,6 +483,13 @@ class Oracle:
         """
         return self.places[job][0]
 
+    def books(self) -> dict[str, tuple[float, ...]]:
+        """
+        What the scheduler knows of each tenant: S, lifts, what runs, what it expects.
+        """
+        flows = [f for f in self.flows.values() if f.opened]
+        return {f.tenant: (f.vtime, f.epoch, f.running, f.estimate) for f in flows}
+
     def vtime(self, tenant: str) -> int:
         """
         A tenant's S after a look.

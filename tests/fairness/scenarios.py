@@ -277,6 +277,29 @@ def timed(open_queue: OpenQueue, weights: dict[str, float], count: int = 0) -> Q
     return queue
 
 
+def check_08_batches_change_no_tie(open_queue: OpenQueue) -> None:
+    """
+    Scenario 8, where a short lease makes two of one charge pay unlike steps: ties in a batch go as in single claims.
+    """
+    short = SECOND // 2
+    words = []
+    for batch in 1, 10:
+        queue = timed(open_queue, {"B": 2})
+        queue.enqueue("A", 60)
+        assert queue.vtime("A") == 0  # opened with the first estimate, a second
+        queue.enqueue("X")
+        [job] = queue.claim(1, "X")
+        queue.wait(2 * SECOND)
+        queue.complete(job)
+        assert queue.vtime("X") == 2 * JOB
+        queue.enqueue("B", 60)
+        assert queue.vtime("B") == 0  # opened with two seconds, and weight 2
+        queue.claim(3, "B", lease=short)
+        jobs = [job for _ in range(10 // batch) for job in queue.claim(batch, lease=short)]
+        words.append("".join(map(queue.tenant_of, jobs)))
+    assert words == ["AABABBABBA"] * 2
+
+
 def check_20_slots_are_shared_not_jobs(open_queue: OpenQueue) -> None:
     """
     Scenario 20: A's jobs take 10 s and B's 1 s; of ten workers each has five, over 1,000 s.
@@ -290,17 +313,18 @@ def check_20_slots_are_shared_not_jobs(open_queue: OpenQueue) -> None:
 
 def check_21_idle_workers_are_shared(open_queue: OpenQueue) -> None:
     """
-    Scenario 21: B has used a second; then 64 idle workers meet two floods, and each gets 32.
+    Scenario 21: B has used a second; then 64 idle workers meet two floods: each gets 32, or by weight 48 and 16.
     """
-    queue = timed(open_queue, {"A": 1, "B": 1})
-    queue.enqueue("B")
-    [job] = queue.claim(1)
-    queue.wait(SECOND)
-    queue.complete(job)
-    for tenant in "AB":
-        queue.enqueue(tenant, 200)
-    word = order(queue, 64, batch=64)
-    assert [word.count(tenant) for tenant in "AB"] == [32, 32]
+    for weight, slots in (1, [32, 32]), (3, [48, 16]):
+        queue = timed(open_queue, {"A": weight, "B": 1})
+        queue.enqueue("B")
+        [job] = queue.claim(1)
+        queue.wait(SECOND)
+        queue.complete(job)
+        for tenant in "AB":
+            queue.enqueue(tenant, 200)
+        word = order(queue, 64)
+        assert [word.count(tenant) for tenant in "AB"] == slots
 
 
 def check_22_an_over_estimate_is_corrected(open_queue: OpenQueue) -> None:
@@ -361,6 +385,27 @@ def check_23_a_limited_tenant_comes_back(open_queue: OpenQueue) -> None:
         assert len(queue.claim(10)) == 1
     queue.wait(60 * SECOND)
     assert len(queue.claim(10)) == 2
+
+
+def check_23_a_token_is_whole_when_it_is_due(open_queue: OpenQueue) -> None:
+    """
+    Scenario 23: a token due at a time that no clock can name comes at the nearest one it can.
+    """
+    queue = open_queue()
+    queue.set_tenant("A", 1, rate=3)
+    queue.enqueue("A", 10)
+    assert order(queue, 1) == "A"
+    queue.wait(SECOND // 3)
+    assert order(queue, 1) == "A"
+
+
+def check_23_a_limited_tenant_hides_nobody(open_queue: OpenQueue) -> None:
+    """
+    Scenario 23, where all claim one job: a tenant without tokens is not in anybody's way.
+    """
+    queue = flooded(open_queue, {"A": 1, "B": 1})
+    queue.set_tenant("A", 1, rate=1, burst=2)
+    assert order(queue, 8) == "ABABBBBB"
 
 
 def check_24_failures_are_paid_for(open_queue: OpenQueue) -> None:
@@ -452,6 +497,20 @@ def check_cost_mode_charges_what_is_declared(open_queue: OpenQueue) -> None:
     queue.enqueue("A", 300, cost=3)
     queue.enqueue("B", 300, cost=1)
     assert order(queue, 41, batch=7) == "A" + "BBBA" * 10
+
+
+def check_a_new_way_of_charging_acts_at_once(open_queue: OpenQueue) -> None:
+    """
+    Charging: when a queue goes from time to jobs, also a tenant with no news is charged a job for its next.
+    """
+    queue = timed(open_queue, {"A": 1}, 5)
+    [job] = queue.claim(1)
+    queue.wait(9 * SECOND)
+    queue.complete(job)
+    assert queue.vtime("A") == 9 * JOB
+    queue.set_queue(charge="jobs")
+    queue.claim(1)
+    assert queue.vtime("A") == 10 * JOB
 
 
 def heavy_gap(queue: Queue, crowd: Sequence[str], weight: int, n: int) -> int:

@@ -214,6 +214,13 @@ class SqlQueue:
         """
         return self.tenants[job]
 
+    def books(self) -> dict[str, tuple[float, ...]]:
+        """
+        What the scheduler knows of each tenant: S, lifts, what runs, what it expects.
+        """
+        query = "select tenant, vtime, epoch, running, estimate from fairq.flows where queue = %s"
+        return {tenant: (*known,) for tenant, *known in self.conn.execute(query, [self.name])}
+
     def vtime(self, tenant: str) -> int:
         """
         A tenant's S after a look, which a claim for nobody takes.

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import psycopg
 import pytest
-from hypothesis import HealthCheck, settings
+from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
     RuleBasedStateMachine,
@@ -403,7 +403,7 @@ class AnyOrder(RuleBasedStateMachine):
         self.states[job.job_id] = {outcome}
 
 
-def check_any_order(db: Database, examples: int = 30) -> None:
+def check_any_order(db: Database, examples: int = 30, *, explain: bool = False) -> None:
     """
     Run the machine on a database.
     """
@@ -414,6 +414,9 @@ def check_any_order(db: Database, examples: int = 30) -> None:
             max_examples=examples,
             stateful_step_count=40,
             deadline=None,
+            # a mutant is to be noticed, not explained
+            phases=[Phase.explicit, Phase.generate, *([Phase.reuse, Phase.shrink] if explain else [])],
+            report_multiple_bugs=False,
             suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
         ),
     )
@@ -423,4 +426,4 @@ def test_any_order_of_all_functions_keeps_the_books(db: Database) -> None:
     """
     Whatever is called in whatever order: each job is in one place, what runs is counted, caps hold, rho <= 1.
     """
-    check_any_order(db)
+    check_any_order(db, 60, explain=True)

@@ -88,13 +88,14 @@ class Trace(NamedTuple):
 
 class Step(NamedTuple):
     """
-    A call of a method of the queue; a claim's answer.
+    A call of a method of the queue; a claim's answer, and what the scheduler knows after it.
     """
 
     method: str
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
     answer: list[int] | None = None
+    books: dict[str, tuple[float, ...]] | None = None
 
 
 def name(tenant: int) -> str:
@@ -142,7 +143,8 @@ def resolve(trace: Trace, queue: Oracle | None = None) -> list[Step]:
             continue
         method, args, kwargs = call
         answer = getattr(queue, method)(*args, **kwargs)
-        steps.append(Step(method, args, kwargs, answer if method == "claim" else None))
+        is_claim = method == "claim"
+        steps.append(Step(method, args, kwargs, answer if is_claim else None, queue.books() if is_claim else None))
     return steps
 
 
@@ -198,15 +200,19 @@ def _wish(tenant: str, weight: int, cap: int, paused: int, rate: int, burst: int
 
 def replay(queue: Any, steps: list[Step]) -> None:
     """
-    Replay on another queue; the first claim that differs ends it with the history so far.
+    Replay on another queue; the first claim that differs, or leaves other books, ends it with the history so far.
     """
     for at, step in enumerate(steps):
         answer = getattr(queue, step.method)(*step.args, **step.kwargs)
         if step.method == "claim" and answer != step.answer:
-            raise AssertionError(_story(steps[: at + 1], answer))
+            raise AssertionError(_story(steps[: at + 1], f"the order differs: it returned {answer}"))
+        if step.books is not None and (books := queue.books()) != step.books:
+            differ = {t: (books.get(t), step.books.get(t)) for t in {*books, *step.books}}
+            wrong = {tenant: pair for tenant, pair in differ.items() if pair[0] != pair[1]}
+            raise AssertionError(_story(steps[: at + 1], f"S, lifts, running, estimate differ: {wrong}"))
 
 
-def _story(steps: list[Step], answer: list[int]) -> str:
+def _story(steps: list[Step], verdict: str) -> str:
     """
     The calls that led to a wrong answer.
     """
@@ -215,4 +221,4 @@ def _story(steps: list[Step], answer: list[int]) -> str:
         said = [*map(repr, step.args), *(f"{k}={v!r}" for k, v in step.kwargs.items())]
         claimed = "" if step.answer is None else f"  -> {step.answer}"
         lines.append(f"  queue.{step.method}({', '.join(said)}){claimed}")
-    return "\n".join(["the order differs:", *lines, f"  but it returned {answer}"])
+    return "\n".join([*lines, verdict])

@@ -47,7 +47,9 @@ HOT = {
     "select t.* from fairq.tenants as t where t.tenant in (p_tenant, '*')": {"tenants_pkey"},
     "select t.weight from fairq.tenants": {"tenants_weight_idx"},
     # claim: pick, go round, write down
-    "with flow as materialized (": {"flows_pick_idx", "flows_key_idx", "jobs_claim_idx", "leases_pkey"},
+    "select f.ctid, f.tenant, f.vtime": {"flows_pick_idx"},
+    "select f.row_id, f.tenant, f.vtime": {"flows_key_idx"},
+    "with flow as materialized (": {"jobs_claim_idx", "leases_pkey"},
     "from unnest(p_job_ids) as s(job_id)": {"jobs_pkey"},
     "select f.vtime, f.charge, f.served, f.tenant from fairq.flows as f": {"flows_pick_idx"},
     "delete from fairq.ticks": {"ticks_pkey"},

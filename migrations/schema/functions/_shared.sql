@@ -160,7 +160,9 @@ $fn$;
 comment on function fairq._log(fairq.leases, text, timestamptz, jsonb) is 'Writes the end of an attempt to job_log. Internal.';
 revoke all on function fairq._log(fairq.leases, text, timestamptz, jsonb) from public;
 
-create or replace function fairq._hold_lease(p_job_id bigint, p_token uuid, p_caller text, p_now timestamptz default null)
+create or replace function fairq._hold_lease(
+    p_job_id bigint, p_token uuid, p_caller text, p_now timestamptz default null
+)
     returns fairq.leases
     language plpgsql
     set search_path = pg_catalog, pg_temp

@@ -654,6 +654,51 @@ $fn$;
 comment on function fairq._apply(fairq.ticks, fairq.news[], fairq.ending[], fairq.queues, timestamptz) is 'Writes the news of a look into the flows. Internal.';
 revoke all on function fairq._apply(fairq.ticks, fairq.news[], fairq.ending[], fairq.queues, timestamptz) from public;
 
+create or replace function fairq._first_flows(p_tick fairq.ticks, p_want integer, p_tenants text[], p_stuck text[])
+    returns setof fairq.flow_at
+    language plpgsql
+    stable
+    set search_path = pg_catalog, pg_temp
+as $fn$
+-- The first flows in pick order, as many as jobs are wanted: of all tenants ({*}), or of those named.
+--
+-- Index:  flows_pick_idx from the floor, or flows_key_idx for the tenants named.
+begin
+    if p_tenants = '{*}' then
+        return query
+        select
+            f.ctid, f.tenant, f.vtime, f.charge, f.served, f.weight, f.max_running, f.running,
+            f.rate, f.burst, f.tokens, f.tokens_at, f.price, f.epoch, f.head_at, f.head_id
+        from fairq.flows as f
+        where f.queue = p_tick.queue and f.eligible and f.tenant <> all (p_stuck)
+          and (f.vtime, f.charge, f.served, f.tenant) >= (
+              (p_tick.pick_floor).vtime, (p_tick.pick_floor).charge, (p_tick.pick_floor).served,
+              (p_tick.pick_floor).tenant
+          )
+        order by f.vtime, f.charge, f.served, f.tenant
+        limit p_want;
+        return;
+    end if;
+
+    return query
+    select
+        f.row_id, f.tenant, f.vtime, f.charge, f.served, f.weight, f.max_running, f.running, f.rate,
+        f.burst, f.tokens, f.tokens_at, f.price, f.epoch, f.head_at, f.head_id
+    from unnest(p_tenants) as t(tenant)
+    cross join lateral (
+        select ff.ctid as row_id, ff.* from fairq.flows as ff
+        where ff.queue = p_tick.queue and ff.tenant = t.tenant
+        order by ff.stamp desc
+        limit 1
+    ) as f
+    where f.eligible and f.tenant <> all (p_stuck)
+    order by f.vtime, f.charge, f.served, f.tenant
+    limit p_want;
+end
+$fn$;
+comment on function fairq._first_flows(fairq.ticks, integer, text[], text[]) is 'The first flows in pick order. Internal.';
+revoke all on function fairq._first_flows(fairq.ticks, integer, text[], text[]) from public;
+
 create or replace function fairq._pick(
     p_tick fairq.ticks, p_snap pg_snapshot, p_own xid8, p_now timestamptz, p_want integer, p_longest bigint,
     p_by_cost boolean, p_tenants text[], p_skip bigint[], p_stuck text[]
@@ -666,40 +711,16 @@ as $fn$
 -- Null when no flow is eligible. Nothing is written or locked.
 --
 -- Fair:   start tags. A flow's nth job has the tag vtime + (n - 1) * charge; the least tags go first, ties by charge,
---         by how often the flow has been picked in this pass, by who was served longest ago, by name. Of each flow only the
---         first few jobs are read; one that has more bounds the pass: nothing at or above its next tag may be chosen yet.
+--         by who was served longest ago, by name; who has been picked in this pass was so one step before the tag, and
+--         of equal steps the one picked less often goes first. Of each flow only the first few jobs are read; one that
+--         has more bounds the pass: nothing at or above its next tag may be chosen yet.
 --         Some flows read may turn out empty, so the flows not read bound it too.
--- Index:  flows_pick_idx from the floor, or flows_key_idx for the tenants named; jobs_claim_idx from each flow's heads.
+-- Index:  jobs_claim_idx from each flow's heads; leases_pkey.
 declare
     v_picks fairq.pick[];
 begin
     with flow as materialized (
-        (
-            select f.ctid as row_id, f.*
-            from fairq.flows as f
-            where p_tenants = '{*}' and f.tenant <> all (p_stuck) and f.queue = p_tick.queue and f.eligible
-              and (f.vtime, f.charge, f.served, f.tenant) >= (
-                  (p_tick.pick_floor).vtime, (p_tick.pick_floor).charge, (p_tick.pick_floor).served,
-                  (p_tick.pick_floor).tenant
-              )
-            order by f.vtime, f.charge, f.served, f.tenant
-            limit p_want
-        )
-        union all
-        (
-            select f.*
-            from unnest(p_tenants) as t(tenant)
-            cross join lateral (
-                select ff.ctid as row_id, ff.*
-                from fairq.flows as ff
-                where ff.queue = p_tick.queue and ff.tenant = t.tenant
-                order by ff.stamp desc
-                limit 1
-            ) as f
-            where p_tenants <> '{*}' and f.tenant <> all (p_stuck) and f.eligible
-            order by f.vtime, f.charge, f.served, f.tenant
-            limit p_want
-        )
+        select a.* from fairq._first_flows(p_tick, p_want, p_tenants, p_stuck) as a
     ), open as materialized (
         -- how many a flow may have now, and what each costs it: a claim prepays no more than its lease
         select
@@ -774,7 +795,7 @@ begin
               or (select count(*) from flow) < p_want
               or (h.tag, h.charge) < (select x.vtime, x.charge from flow as x order by x.vtime desc, x.charge desc limit 1)
           )
-        order by h.tag, h.charge, h.nth, h.served, h.tenant
+        order by h.tag, h.charge, case when h.nth > 1 then -h.step end nulls first, h.nth, h.served, h.tenant
         limit p_want
     )
     select array_agg(
@@ -788,7 +809,9 @@ begin
     into v_picks
     from (
         select
-            row_number() over (order by c.tag, c.charge, c.nth, c.served, c.tenant)::integer as turn, c.*
+            row_number() over (
+                order by c.tag, c.charge, case when c.nth > 1 then -c.step end nulls first, c.nth, c.served, c.tenant
+            )::integer as turn, c.*
         from chosen as c
         union all
         select null, h.* from head as h where h.job_id is null
@@ -797,7 +820,9 @@ begin
 end
 $fn$;
 comment on function fairq._pick(fairq.ticks, pg_snapshot, xid8, timestamptz, integer, bigint, boolean, text[], bigint[], text[]) is 'Chooses the next jobs of a queue in fair order. Internal.';
-revoke all on function fairq._pick(fairq.ticks, pg_snapshot, xid8, timestamptz, integer, bigint, boolean, text[], bigint[], text[]) from public;
+revoke all on function fairq._pick(
+    fairq.ticks, pg_snapshot, xid8, timestamptz, integer, bigint, boolean, text[], bigint[], text[]
+) from public;
 
 create or replace function fairq._lease(
     p_queue text, p_picks fairq.pick[], p_dispatch bigint, p_owner text, p_caller text, p_now timestamptz,
