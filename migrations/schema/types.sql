@@ -117,6 +117,23 @@ create type fairq.flow_at as (
 );
 comment on type fairq.flow_at is 'What a pick needs of a flow, and where its row is. Internal.';
 
+create type fairq.front_flow as (
+    flow_row tid,
+    tenant   text collate "C",
+    vtime    bigint,
+    charge   bigint,
+    served   bigint,
+    weight   double precision,
+    epoch    bigint,
+    head_at  timestamptz[],
+    head_id  bigint[],
+    room     integer,
+    paid     bigint,
+    step     bigint,
+    depth    integer
+);
+comment on type fairq.front_flow is 'A flow at the front of the pick order: what it may have now, what a job costs it, how many of its jobs to read. Internal.';
+
 create type fairq.pick as (
     turn          integer,
     flow_row      tid,

@@ -34,22 +34,22 @@ MUTANTS = [
     # R2: no lift at activation; debt forgotten; a tenant's first job starts at zero
     (
         scenario("09_idling_earns_nothing"),
-        Edit("_apply", "v_start := p_tick.virtual_time;", "v_start := null;"),
+        Edit("_apply", "p_tick.virtual_time + case", "null + case"),
     ),
     (
         scenario("10_debt_is_kept"),
         Edit(
-            "_apply",
-            "if v_start > v_flow.vtime then",
-            "if v_start > v_flow.vtime or v_new.arrived and not v_was.has_work then",
+            "_lifted",
+            "if p_start > p_flow.vtime then",
+            "if p_start > p_flow.vtime or p_start is not null then",
         ),
     ),
     (
         at.check_13_a_late_commit_earns_nothing,
         Edit(
             "_apply",
-            "v_start := p_tick.virtual_time;",
-            "v_start := case when v_was.stamp > 0 then p_tick.virtual_time end;",
+            "p_tick.virtual_time + case",
+            "case when v_was.stamp > 0 then p_tick.virtual_time end + case",
         ),
     ),
     # R2: E falls with a flow that R11 let in below V
@@ -84,17 +84,17 @@ MUTANTS = [
     # R9: the cap judged before the claim and not within it
     (
         at.check_18_a_cap_is_exact,
-        Edit("_pick", "p_want, f.max_running - f.running,", "p_want,"),
+        Edit("_front", "p_want, f.max_running - f.running,", "p_want,"),
     ),
     # R11: no lift when unblocked
     (
         scenario("r11_one_job_of_precedence"),
-        Edit("_apply", "and v_can then p_tick.virtual_time - v_flow.charge end", "and v_can then null::bigint end"),
+        Edit("_apply", "if v_can and not v_was.eligible then", "if false then"),
     ),
     # R11: without bounds upwards, as if it had never waited
     (
         traces,
-        Edit("_apply", "then p_tick.virtual_time - v_flow.charge end", "then p_tick.virtual_time end"),
+        Edit("_apply", "p_tick.virtual_time - v_flow.charge);", "p_tick.virtual_time);"),
     ),
     # R1: without the queue's lock
     (at.check_17_one_tenant_many_claimers, Edit("_dispatch", "perform fairq._lock_queue(p_queue);", "")),
@@ -111,7 +111,7 @@ MUTANTS = [
     (scenario("20_slots_are_shared_not_jobs"), Edit("_apply", "if v_new.endings is not null then", "if false then")),
     # charging: a refund counts after a lift too
     (scenario("22_a_late_refund_is_void"), Edit("_settled", "filter (where e.epoch = p_flow.epoch)", "")),
-    (traces, Edit("_apply", "v_flow.epoch := v_flow.epoch + 1;", "null;")),
+    (traces, Edit("_lifted", "p_flow.epoch := p_flow.epoch + 1;", "null;")),
     # charging: an extra charge does not count after a lift
     (
         traces,
@@ -136,7 +136,7 @@ MUTANTS = [
     # charging: a claim prepays more than its lease
     (
         scenario("a_claim_prepays_no_more_than_its_lease"),
-        Edit("_pick", "when f.price > p_longest then", "when false then"),
+        Edit("_front", "when f.price > p_longest then", "when false then"),
     ),
     # charging: the first estimate of a tenant is not the queue's mean; averages forget nothing
     (traces, Edit("_open_flows", "coalesce(p_tick.mean, 1000)", "1000")),
@@ -169,8 +169,8 @@ MUTANTS = [
         traces,
         Edit(
             "_apply",
-            "v_start := p_tick.virtual_time;",
-            "v_start := p_tick.virtual_time + greatest(0, v_flow.vtime - v_was.vtime);",
+            "p_tick.virtual_time + case",
+            "p_tick.virtual_time + greatest(0, v_flow.vtime - v_was.vtime) + case",
         ),
     ),
     # E never taken anew
@@ -183,7 +183,7 @@ MUTANTS = [
     (scenario("23_a_limited_tenant_comes_back"), Edit("_tokens_due", "f.token_due_at <= p_now", "false")),
     (
         scenario("23_a_limited_tenant_comes_back"),
-        Edit("_pick", "floor(fairq._tokens(f.tokens, f.tokens_at, f.rate, f.burst, p_now))::integer", "p_want"),
+        Edit("_front", "floor(fairq._tokens(f.tokens, f.tokens_at, f.rate, f.burst, p_now))::integer", "p_want"),
     ),
     (
         scenario("23_a_token_is_whole_when_it_is_due"),

@@ -130,7 +130,7 @@ MUTANTS: dict[str, tuple[Callable[[Database], None], tuple[Callable[..., None], 
     "flows left out do not bound the pick": (
         both(
             Edit("_pick", "or (select count(*) from flow) < p_want", "or true"),
-            Edit("_pick", "when u.flows = p_want then", "when false then"),
+            Edit("_front", "when u.flows = p_want then", "when false then"),
         ),
         (leases.check_an_empty_flow_does_not_bend_the_order,),
     ),
@@ -202,7 +202,7 @@ MUTANTS: dict[str, tuple[Callable[[Database], None], tuple[Callable[..., None], 
     ),
     "what a claim may start is not limited by the cap": (
         Edit(
-            "_pick",
+            "_front",
             "p_want, f.max_running - f.running,",
             "p_want,",
         ),
@@ -327,7 +327,7 @@ MUTANTS: dict[str, tuple[Callable[[Database], None], tuple[Callable[..., None], 
     ),
     # the fair order
     "an idle tenant keeps its place": (
-        Edit("_apply", "v_start := p_tick.virtual_time;", "v_start := 0;"),
+        Edit("_apply", "p_tick.virtual_time + case", "0 + case"),
         (leases.check_a_returning_tenant_has_no_credit,),
     ),
     "virtual time may fall": (

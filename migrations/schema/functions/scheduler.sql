@@ -1,10 +1,12 @@
 --
 -- the scheduler: who goes next
 --
--- One step, inside the claim that needs it, under the queue's lock. _dispatch() is the step; the others are its parts
--- in the order in which it takes them: lock, remember, look, promote and expire (in their own files), apply, pick,
--- lease, charge, write down. The rule is start-time fair queueing (Goyal, Vin, Cheng 1996), one flow for each tenant,
--- tagged when a job is claimed; docs/rooms.md says it in words.
+-- One step, inside the claim that needs it, under the queue's lock. _dispatch(), the last function here, is the step;
+-- read it first. Its parts stand before it, roughly in the order in which it takes them: lock, remember, look, settle and
+-- apply the news, pick, lease, charge, write down; promote and expire are in their own files. The rule is start-time fair
+-- queueing (Goyal, Vin, Cheng, SIGCOMM 1996), one flow for each tenant, tagged when a job is claimed; charging times that
+-- are not known yet is SFQ(D) (Jin, Chase, Kaur 2004) and the Virtual Token Counter (Sheng et al., OSDI 2024).
+-- docs/fairness.md says it in words.
 
 create or replace function fairq._lock_holders(p_queue text)
     returns text
@@ -189,6 +191,7 @@ as $fn$
 -- A transaction's own changes are in neither list of its own snapshot, so they are left to the next look, which knows
 -- the tick's own_xid. Ended attempts are deleted as they are read: that alone makes them read once. Places are lower
 -- bounds: the least time and the least id of the jobs of one tenant and priority.
+-- Long:   one statement, though it reads three feeds: each costs less than a statement of its own.
 -- Index:  jobs_look_idx, settlements_look_idx, tenants_look_idx.
 declare
     v_since xid8 := pg_snapshot_xmax(p_tick.seen);
@@ -573,6 +576,42 @@ $fn$;
 comment on function fairq._write_flow(tid, fairq.flows) is 'Writes a flow that the news have changed. Internal.';
 revoke all on function fairq._write_flow(tid, fairq.flows) from public;
 
+create or replace function fairq._lifted(p_flow fairq.flows, p_start bigint)
+    returns fairq.flows
+    language plpgsql
+    immutable
+    set search_path = pg_catalog, pg_temp
+as $fn$
+-- The flow, starting no lower than p_start. What was prepaid before it rose is no longer paid back.
+begin
+    if p_start > p_flow.vtime then
+        p_flow.vtime := p_start;
+        p_flow.epoch := p_flow.epoch + 1;
+    end if;
+    return p_flow;
+end
+$fn$;
+comment on function fairq._lifted(fairq.flows, bigint) is 'Lifts a flow. Internal.';
+revoke all on function fairq._lifted(fairq.flows, bigint) from public;
+
+create or replace function fairq._headed(p_flow fairq.flows, p_head_at timestamptz[], p_head_id bigint[])
+    returns fairq.flows
+    language plpgsql
+    immutable
+    set search_path = pg_catalog, pg_temp
+as $fn$
+-- The flow, with heads no later than the places of its new jobs: lower bounds, each half for itself.
+begin
+    for v_class in 1..4 loop
+        p_flow.head_at[v_class] := least(p_flow.head_at[v_class], p_head_at[v_class]);
+        p_flow.head_id[v_class] := least(p_flow.head_id[v_class], p_head_id[v_class]);
+    end loop;
+    return p_flow;
+end
+$fn$;
+comment on function fairq._headed(fairq.flows, timestamptz[], bigint[]) is 'Sets heads back to new jobs. Internal.';
+revoke all on function fairq._headed(fairq.flows, timestamptz[], bigint[]) from public;
+
 create or replace function fairq._apply(
     p_tick fairq.ticks, p_news fairq.news[], p_endings fairq.ending[], p_settings fairq.queues, p_now timestamptz
 )
@@ -592,7 +631,6 @@ declare
     v_found record;
     v_was   fairq.flows;
     v_flow  fairq.flows;
-    v_start bigint;
     v_can   boolean;
     v_over  bigint := p_tick.milliweight;
 begin
@@ -619,26 +657,18 @@ begin
         if v_new.arrived and not v_was.has_work then
             p_tick.activations := p_tick.activations + 1;
             v_over := v_over - round(v_flow.weight * 1000)::bigint;
-            v_start := p_tick.virtual_time;
-            if v_flow.vtime <= v_start then
-                v_start := v_start + fairq._spread(p_tick, v_flow.weight, v_flow.charge);
+            v_flow := fairq._lifted(v_flow, p_tick.virtual_time + case
+                when v_flow.vtime <= p_tick.virtual_time then fairq._spread(p_tick, v_flow.weight, v_flow.charge)
+                else 0
+            end);
+        elsif v_was.has_work then
+            p_tick.milliweight := p_tick.milliweight
+                + (round(v_flow.weight * 1000) - round(v_was.weight * 1000))::bigint;
+            if v_can and not v_was.eligible then
+                v_flow := fairq._lifted(v_flow, p_tick.virtual_time - v_flow.charge);
             end if;
-        else
-            if v_was.has_work then
-                p_tick.milliweight := p_tick.milliweight
-                    + (round(v_flow.weight * 1000) - round(v_was.weight * 1000))::bigint;
-            end if;
-            v_start := case when v_was.has_work and not v_was.eligible and v_can then p_tick.virtual_time - v_flow.charge end;
         end if;
-        if v_start > v_flow.vtime then
-            v_flow.vtime := v_start;
-            v_flow.epoch := v_flow.epoch + 1;
-        end if;
-
-        for v_class in 1..4 loop
-            v_flow.head_at[v_class] := least(v_flow.head_at[v_class], v_new.head_at[v_class]);
-            v_flow.head_id[v_class] := least(v_flow.head_id[v_class], v_new.head_id[v_class]);
-        end loop;
+        v_flow := fairq._headed(v_flow, v_new.head_at, v_new.head_id);
         perform fairq._write_flow(v_found.row_id, v_flow);
         if v_can and (v_was.has_work or v_new.arrived) then
             p_tick.pick_floor := least(
@@ -699,6 +729,50 @@ $fn$;
 comment on function fairq._first_flows(fairq.ticks, integer, text[], text[]) is 'The first flows in pick order. Internal.';
 revoke all on function fairq._first_flows(fairq.ticks, integer, text[], text[]) from public;
 
+create or replace function fairq._front(
+    p_tick fairq.ticks, p_now timestamptz, p_want integer, p_longest bigint, p_tenants text[], p_stuck text[]
+)
+    returns setof fairq.front_flow
+    language plpgsql
+    stable
+    set search_path = pg_catalog, pg_temp
+as $fn$
+-- The first flows in pick order, with what each may have now and how many of its jobs a pass is to read.
+--
+-- room:   by its cap and its tokens.
+-- step:   what a job adds to its vtime: a claim prepays no more than its lease.
+-- depth:  deep enough that one pass is mostly enough, shallow enough not to read n jobs of each of n flows; and where
+--         there are as many flows as jobs are wanted, each has one before any has one beyond the start tag of the last.
+begin
+    return query
+    with open as materialized (
+        select
+            f.*,
+            least(
+                p_want, f.max_running - f.running,
+                floor(fairq._tokens(f.tokens, f.tokens_at, f.rate, f.burst, p_now))::integer
+            ) as room,
+            least(f.price, p_longest) as paid,
+            case
+                when f.price > p_longest then greatest(1, round(p_longest * 2520 / f.weight))::bigint
+                else f.charge
+            end as step
+        from fairq._first_flows(p_tick, p_want, p_tenants, p_stuck) as f
+    )
+    select
+        f.row_id, f.tenant, f.vtime, f.charge, f.served, f.weight, f.epoch, f.head_at, f.head_id, f.room, f.paid, f.step,
+        least(
+            f.room,
+            case when u.flows <= 1 then p_want else 4 + 2 * p_want / u.flows end,
+            case when u.flows = p_want then (u.last - f.vtime) / f.step + 1 end
+        )::integer
+    from open as f
+    cross join (select count(*) as flows, max(x.vtime) as last from open as x) as u;
+end
+$fn$;
+comment on function fairq._front(fairq.ticks, timestamptz, integer, bigint, text[], text[]) is 'The first flows in pick order and what each may have. Internal.';
+revoke all on function fairq._front(fairq.ticks, timestamptz, integer, bigint, text[], text[]) from public;
+
 create or replace function fairq._pick(
     p_tick fairq.ticks, p_snap pg_snapshot, p_own xid8, p_now timestamptz, p_want integer, p_longest bigint,
     p_by_cost boolean, p_tenants text[], p_skip bigint[], p_stuck text[]
@@ -715,43 +789,19 @@ as $fn$
 --         of equal steps the one picked less often goes first. Of each flow only the first few jobs are read; one that
 --         has more bounds the pass: nothing at or above its next tag may be chosen yet.
 --         Some flows read may turn out empty, so the flows not read bound it too.
+-- Long:   one statement, from the flows to the jobs in turn: between two, what a job or a flow is could change.
 -- Index:  jobs_claim_idx from each flow's heads; leases_pkey.
 declare
     v_picks fairq.pick[];
 begin
     with flow as materialized (
-        select a.* from fairq._first_flows(p_tick, p_want, p_tenants, p_stuck) as a
-    ), open as materialized (
-        -- how many a flow may have now, and what each costs it: a claim prepays no more than its lease
-        select
-            f.*,
-            least(
-                p_want, f.max_running - f.running,
-                floor(fairq._tokens(f.tokens, f.tokens_at, f.rate, f.burst, p_now))::integer
-            ) as room,
-            least(f.price, p_longest) as paid,
-            case
-                when f.price > p_longest then greatest(1, round(p_longest * 2520 / f.weight))::bigint
-                else f.charge
-            end as step
-        from flow as f
-    ), deep as materialized (
-        -- Deep enough that one pass is mostly enough, shallow enough not to read n jobs of each of n flows; and where
-        -- there are as many flows as jobs are wanted, each has one before any has one beyond the start tag of the last.
-        select
-            f.*, least(
-                f.room,
-                case when u.flows <= 1 then p_want else 4 + 2 * p_want / u.flows end,
-                case when u.flows = p_want then (u.last - f.vtime) / f.step + 1 end
-            )::integer as depth
-        from open as f
-        cross join (select count(*) as flows, max(x.vtime) as last from open as x) as u
+        select a.* from fairq._front(p_tick, p_now, p_want, p_longest, p_tenants, p_stuck) as a
     ), head as materialized (
         select
-            f.row_id as flow_row, f.tenant, f.charge, f.served, f.room, f.depth, f.weight, f.step, f.paid, f.epoch,
+            f.flow_row, f.tenant, f.charge, f.served, f.room, f.depth, f.weight, f.step, f.paid, f.epoch,
             h.job_row, h.job_id, h.priority, h.run_at, h.nth, f.vtime + (h.nth - 1) * f.step as tag,
             h.next_priority, h.next_run_at, h.next_job_id, h.cost
-        from deep as f
+        from flow as f
         left join lateral (
             select
                 q.*, row_number() over ()::integer as nth, lead(q.priority) over () as next_priority,
@@ -898,6 +948,7 @@ as $fn$
 -- Moves each picked flow past its jobs: charged, counted, its heads at the next one. A flow found empty only loses its
 -- heads. Returns the tick, with what runs and who is backlogged counted anew.
 --
+-- Long:   one update, since a second one of the same row would cost its indexes twice.
 -- Locks:  the queue's lock is held.
 declare
     v_minute bigint := floor(extract(epoch from p_now) / 60);
@@ -1216,6 +1267,7 @@ as $fn$
 -- p_now:  the clock; null for the real one, read once the lock is held. Tests move time here and nowhere else.
 -- Fair:   n jobs are n single picks in one hold of the lock; see _pick. Where jobs declare their cost, no two of a tenant
 --         need cost the same, and they are picked one by one.
+-- Long:   the one place where the step is read from top to bottom.
 -- Locks:  the queue's lock, to the end of the transaction; everything else is skipped if held.
 declare
     v_now      timestamptz;
