@@ -173,6 +173,8 @@ MUTANTS = [
             "p_tick.virtual_time + greatest(0, v_flow.vtime - v_was.vtime) + case",
         ),
     ),
+    # virtual time only rises
+    (at.check_virtual_time_is_moved_down, Edit("_catch_up", "p_tick := fairq._rebased(p_tick);", "")),
     # E never taken anew
     (traces, Edit("_catch_up", "p_tick.virtual_time := fairq._virtual_time(p_tick);", "")),
     # R10: tokens are not counted; a limited tenant never comes back; or keeps its place in line

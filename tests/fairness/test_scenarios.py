@@ -305,3 +305,36 @@ def test_25_a_crowd_of_5000_hides_nobody(db: Database, arrives: str) -> None:
     Scenario 25: the heavy one is never more than 102 dispatches from its next, in whatever order they arrive.
     """
     check_25_a_crowd_of_5000_hides_nobody(db, arrives)
+
+
+def check_virtual_time_is_moved_down(db: Database) -> None:
+    """
+    Past 2^60 all of a queue's virtual times go down together: neither order nor debt is changed.
+    """
+    queue = SqlQueue(db.conn)
+    queue.set_tenant("B", 3)
+    queue.enqueue("A", 40)
+    queue.enqueue("B", 40)
+    before = order(queue, 6)
+    far = 2**60
+    db.execute("update fairq.flows set vtime = vtime + %s, stamp = stamp + 1", far)
+    db.execute(
+        """
+        update fairq.ticks as t set
+            virtual_time = t.virtual_time + %s,
+            pick_floor = row((t.pick_floor).vtime + %s, (t.pick_floor).charge, (t.pick_floor).served, '')::fairq.place
+        """,
+        far,
+        far,
+    )
+    queue.enqueue("C", 1)  # news, so that the scheduler takes the virtual time
+    assert before + order(queue, 10) == "BABBBA" + "BCBBABBBAB"
+    assert db.value("select max(vtime) from fairq.flows") < far
+    assert db.value("select virtual_time from fairq.ticks") < far
+
+
+def test_virtual_time_is_moved_down(db: Database) -> None:
+    """
+    A queue may run for ever: its virtual time does not overflow.
+    """
+    check_virtual_time_is_moved_down(db)

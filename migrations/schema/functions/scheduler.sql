@@ -1106,6 +1106,33 @@ $fn$;
 comment on function fairq._everyones_news(text) is 'News for every flow of a queue. Internal.';
 revoke all on function fairq._everyones_news(text) from public;
 
+create or replace function fairq._rebased(p_tick fairq.ticks)
+    returns fairq.ticks
+    language plpgsql
+    set search_path = pg_catalog, pg_temp
+as $fn$
+-- Virtual time is an integer that only rises: once in a while all of a queue's is moved down by the same amount, which
+-- changes no order and forgets no debt. At 2^60 the dearest thousand jobs there can be still fit below 2^63.
+--
+-- Locks:  the queue's lock is held.
+declare
+    v_by bigint := p_tick.virtual_time;
+begin
+    if v_by < 1152921504606846976 then
+        return p_tick;
+    end if;
+    update fairq.flows as f set vtime = f.vtime - v_by, stamp = f.stamp + 1 where f.queue = p_tick.queue;
+    p_tick.virtual_time := 0;
+    p_tick.pick_floor := row(
+        (p_tick.pick_floor).vtime - v_by, (p_tick.pick_floor).charge, (p_tick.pick_floor).served,
+        (p_tick.pick_floor).tenant
+    );
+    return p_tick;
+end
+$fn$;
+comment on function fairq._rebased(fairq.ticks) is 'Moves the virtual times of a queue down when they have grown too great. Internal.';
+revoke all on function fairq._rebased(fairq.ticks) from public;
+
 create or replace function fairq._catch_up(
     p_tick fairq.ticks, p_snap pg_snapshot, p_own xid8, p_settings fairq.queues, p_now timestamptz, p_limit integer
 )
@@ -1140,6 +1167,7 @@ begin
 
     if cardinality(v_news) > 0 or cardinality(v_endings) > 0 then
         p_tick.virtual_time := fairq._virtual_time(p_tick);
+        p_tick := fairq._rebased(p_tick);
         p_tick := fairq._apply(p_tick, v_news, v_endings, p_settings, p_now);
         p_tick := fairq._count_endings(p_tick, v_endings);
         p_tick.ticked_at := p_now;
