@@ -2,11 +2,11 @@
 -- the scheduler: who goes next
 --
 -- One step, inside the claim that needs it, under the queue's lock. _dispatch(), the last function here, is the step;
--- read it first. Its parts stand before it, roughly in the order in which it takes them: lock, remember, look, settle and
--- apply the news, pick, lease, charge, write down; promote and expire are in their own files. The rule is start-time fair
--- queueing (Goyal, Vin, Cheng, SIGCOMM 1996), one flow for each tenant, tagged when a job is claimed; charging times that
--- are not known yet is SFQ(D) (Jin, Chase, Kaur 2004) and the Virtual Token Counter (Sheng et al., OSDI 2024).
--- docs/fairness.md says it in words.
+-- read it first. Its parts stand before it, roughly in the order in which it takes them: lock, remember, look, settle
+-- and apply the news, pick, lease, charge, write down; promote and expire are in their own files. The rule is start-time
+-- fair queueing (Goyal, Vin, Cheng, SIGCOMM 1996), one flow for each tenant, tagged when a job is claimed; charging
+-- times that are not known yet is SFQ(D) (Jin, Chase, Kaur 2004) and the Virtual Token Counter (Sheng et al., OSDI
+-- 2024). docs/fairness.md says it in words.
 
 create or replace function fairq._lock_holders(p_queue text)
     returns text
