@@ -185,8 +185,8 @@ def _check_version(connection: Connection, schema: str, expected: int) -> None:
         version = expected or "installed"
     if version != expected:
         message = (
-            f"schema {schema} says that it is version {version}, its history says {expected}: "
-            "it was migrated by another tool, which is the one to go on with"
+            f"schema {schema} has version {version}, but the history of fairq apply ends at {expected}: "
+            "another tool (psql, say) migrated it; go on with that one"
         )
         raise HistoryError(message)
 

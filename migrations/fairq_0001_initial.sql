@@ -15,12 +15,19 @@ set local lock_timeout = '5s';
 -- fairq_owner owns the tables and does DDL; fairq_api owns the functions callers run and holds only the rights those
 -- functions need. Neither can log in, neither is inherited. The others are groups to grant to logins.
 
+set local fairq_install.in_transaction = 'yes';
+
 do $fn$
 declare
     v_role    text;
     v_version integer := current_setting('server_version_num')::integer;
     v_super   boolean := (select r.rolsuper from pg_catalog.pg_roles as r where r.rolname = current_user);
 begin
+    -- outside a transaction, set local does nothing: everything below would then belong to whoever runs it
+    if current_setting('fairq_install.in_transaction', true) is distinct from 'yes' then
+        raise exception 'this migration must run in one transaction'
+            using errcode = '25P01', hint = 'With psql: psql -X -1 -v ON_ERROR_STOP=1 -f FILE.';
+    end if;
     if v_version < 150000 then
         raise exception 'fairq needs PostgreSQL 15 or later, this is %', current_setting('server_version')
             using errcode = '0A000';
@@ -1756,7 +1763,14 @@ begin
     v_granted := fairq._granted_tenants(p_verb, p_queue, fairq._caller());
     if v_tenant <> all(v_granted) and v_granted <> '{*}' then
         raise exception '% is not granted to this role for this queue and tenant', p_verb
-            using errcode = '42501', hint = 'An operator grants it with a row in access_grants.';
+            using
+                errcode = '42501',
+                hint = case
+                    when v_granted = '{}' and fairq.current_tenant_id() is null
+                        then 'A tenant acts for itself once its session says who it is: set local app.tenant_id = ...; '
+                            || 'others need a row in access_grants.'
+                    else 'An operator grants it with a row in access_grants.'
+                end;
     end if;
     return v_tenant;
 end
@@ -2208,6 +2222,20 @@ comment on function fairq.channel(text) is 'The channel to LISTEN on for a queue
 revoke all on function fairq.channel(text) from public;
 grant execute on function fairq.channel(text) to fairq_worker, fairq_producer, fairq_tenant, fairq_operator;
 
+create or replace function fairq._is_due(p_run_at timestamptz, p_delay interval)
+    returns boolean
+    language plpgsql
+    stable
+    set search_path = pg_catalog, pg_temp
+as $fn$
+-- Whether a new job may run at once: there is nothing to wake anybody for before that.
+begin
+    return coalesce(p_run_at, clock_timestamp() + p_delay, '-infinity') <= clock_timestamp();
+end
+$fn$;
+comment on function fairq._is_due(timestamptz, interval) is 'Whether a new job may run at once. Internal.';
+revoke all on function fairq._is_due(timestamptz, interval) from public;
+
 create or replace function fairq._wake(p_queue text)
     returns void
     language plpgsql
@@ -2267,11 +2295,11 @@ begin
 
     v_outcome := fairq._draw_id(v_job, nextval('fairq.jobs_job_id_seq'));
     if v_outcome.outcome = 'conflict' then
-        raise exception 'key % is in use for another payload, by job %', left(p_key, 100), v_outcome.job_id
+        raise exception 'key % stands for another task or payload, that of job %', left(p_key, 100), v_outcome.job_id
             using errcode = 'QF002', hint = 'One key stands for one operation: choose another key.';
     end if;
     perform fairq._insert_jobs(array[v_job], array[v_outcome]);
-    if v_settings.notify then
+    if v_settings.notify and v_outcome.outcome = 'created' and fairq._is_due(p_run_at, p_delay) then
         perform fairq._wake(p_queue);
     end if;
     return row(v_outcome.job_id, v_outcome.outcome = 'created')::fairq.enqueued_job;
@@ -2413,7 +2441,7 @@ declare
     v_queue    text;
 begin
     perform fairq._insert_jobs(v_jobs, v_outcomes);
-    for v_queue in select distinct u.queue from unnest(v_jobs) as u loop
+    for v_queue in select distinct u.queue from unnest(v_jobs) as u where fairq._is_due(u.run_at, u.delay) loop
         if (fairq._queue_settings(v_queue)).notify then
             perform fairq._wake(v_queue);
         end if;

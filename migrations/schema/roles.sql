@@ -4,12 +4,19 @@
 -- fairq_owner owns the tables and does DDL; fairq_api owns the functions callers run and holds only the rights those
 -- functions need. Neither can log in, neither is inherited. The others are groups to grant to logins.
 
+set local fairq_install.in_transaction = 'yes';
+
 do $fn$
 declare
     v_role    text;
     v_version integer := current_setting('server_version_num')::integer;
     v_super   boolean := (select r.rolsuper from pg_catalog.pg_roles as r where r.rolname = current_user);
 begin
+    -- outside a transaction, set local does nothing: everything below would then belong to whoever runs it
+    if current_setting('fairq_install.in_transaction', true) is distinct from 'yes' then
+        raise exception 'this migration must run in one transaction'
+            using errcode = '25P01', hint = 'With psql: psql -X -1 -v ON_ERROR_STOP=1 -f FILE.';
+    end if;
     if v_version < 150000 then
         raise exception 'fairq needs PostgreSQL 15 or later, this is %', current_setting('server_version')
             using errcode = '0A000';

@@ -7,11 +7,17 @@
 set local lock_timeout = '5s';
 set local client_min_messages = warning;
 
+set local fairq_install.in_transaction = 'yes';
+
 do $fn$
 declare
     v_version integer := current_setting('server_version_num')::integer;
     v_super   boolean := (select r.rolsuper from pg_catalog.pg_roles as r where r.rolname = current_user);
 begin
+    if current_setting('fairq_install.in_transaction', true) is distinct from 'yes' then
+        raise exception 'this rollback must run in one transaction'
+            using errcode = '25P01', hint = 'With psql: psql -X -1 -v ON_ERROR_STOP=1 -f FILE.';
+    end if;
     -- as in roles.sql: act as the owner for this transaction only, and give back at the end what was taken here
     perform set_config('fairq_rollback.taken', 'no', true);
     if v_super

@@ -164,7 +164,7 @@ def test_a_schema_installed_by_another_tool_is_refused(empty_db: str, folder: Fo
     """
     ask(INITIAL)
     ask("create function fairq.schema_version() returns integer language sql as 'select 1'")
-    with pytest.raises(errors.HistoryError, match="version 1, its history says 0"):
+    with pytest.raises(errors.HistoryError, match="has version 1, but the history of fairq apply ends at 0"):
         fairq_schema.apply(empty_db, migrations=folder.path)
 
 

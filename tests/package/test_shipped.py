@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import psycopg
 import pytest
+import sqlparse
 from psycopg.conninfo import conninfo_to_dict
 
 import fairq_schema
@@ -119,3 +120,20 @@ def test_an_installer_makes_its_own_roles(start_server: Callable[..., LocalServe
         assert powers() == []
         assert fairq_schema.rollback(dsn, to=0) != []
         assert powers() == []
+
+
+@pytest.mark.parametrize("name", ["fairq_0001_initial.sql", "fairq_0001_initial.rollback.sql"])
+def test_nothing_is_done_outside_a_transaction(empty_db: str, name: str) -> None:
+    """
+    Run statement by statement, as psql does without -1, a migration changes nothing.
+    """
+    text = (CI.parent / "migrations" / name).read_text("ascii")
+
+    def run_one_by_one(connection: psycopg.Connection[Any]) -> None:
+        for statement in sqlparse.split(text):
+            connection.execute(statement)
+
+    with psycopg.connect(empty_db, autocommit=True) as connection:
+        with pytest.raises(psycopg.errors.NoActiveSqlTransaction, match="must run in one transaction"):
+            run_one_by_one(connection)
+        assert connection.execute("select to_regnamespace('fairq')").fetchone() == (None,)

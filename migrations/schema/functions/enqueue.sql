@@ -136,6 +136,20 @@ comment on function fairq.channel(text) is 'The channel to LISTEN on for a queue
 revoke all on function fairq.channel(text) from public;
 grant execute on function fairq.channel(text) to fairq_worker, fairq_producer, fairq_tenant, fairq_operator;
 
+create or replace function fairq._is_due(p_run_at timestamptz, p_delay interval)
+    returns boolean
+    language plpgsql
+    stable
+    set search_path = pg_catalog, pg_temp
+as $fn$
+-- Whether a new job may run at once: there is nothing to wake anybody for before that.
+begin
+    return coalesce(p_run_at, clock_timestamp() + p_delay, '-infinity') <= clock_timestamp();
+end
+$fn$;
+comment on function fairq._is_due(timestamptz, interval) is 'Whether a new job may run at once. Internal.';
+revoke all on function fairq._is_due(timestamptz, interval) from public;
+
 create or replace function fairq._wake(p_queue text)
     returns void
     language plpgsql
@@ -195,11 +209,11 @@ begin
 
     v_outcome := fairq._draw_id(v_job, nextval('fairq.jobs_job_id_seq'));
     if v_outcome.outcome = 'conflict' then
-        raise exception 'key % is in use for another payload, by job %', left(p_key, 100), v_outcome.job_id
+        raise exception 'key % stands for another task or payload, that of job %', left(p_key, 100), v_outcome.job_id
             using errcode = 'QF002', hint = 'One key stands for one operation: choose another key.';
     end if;
     perform fairq._insert_jobs(array[v_job], array[v_outcome]);
-    if v_settings.notify then
+    if v_settings.notify and v_outcome.outcome = 'created' and fairq._is_due(p_run_at, p_delay) then
         perform fairq._wake(p_queue);
     end if;
     return row(v_outcome.job_id, v_outcome.outcome = 'created')::fairq.enqueued_job;
@@ -341,7 +355,7 @@ declare
     v_queue    text;
 begin
     perform fairq._insert_jobs(v_jobs, v_outcomes);
-    for v_queue in select distinct u.queue from unnest(v_jobs) as u loop
+    for v_queue in select distinct u.queue from unnest(v_jobs) as u where fairq._is_due(u.run_at, u.delay) loop
         if (fairq._queue_settings(v_queue)).notify then
             perform fairq._wake(v_queue);
         end if;

@@ -62,7 +62,14 @@ begin
     v_granted := fairq._granted_tenants(p_verb, p_queue, fairq._caller());
     if v_tenant <> all(v_granted) and v_granted <> '{*}' then
         raise exception '% is not granted to this role for this queue and tenant', p_verb
-            using errcode = '42501', hint = 'An operator grants it with a row in access_grants.';
+            using
+                errcode = '42501',
+                hint = case
+                    when v_granted = '{}' and fairq.current_tenant_id() is null
+                        then 'A tenant acts for itself once its session says who it is: set local app.tenant_id = ...; '
+                            || 'others need a row in access_grants.'
+                    else 'An operator grants it with a row in access_grants.'
+                end;
     end if;
     return v_tenant;
 end

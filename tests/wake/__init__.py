@@ -1,0 +1,3 @@
+"""
+Waking listeners.
+"""
