@@ -3029,7 +3029,7 @@ $fn$;
 comment on function fairq._look(fairq.ticks, pg_snapshot, xid8) is 'What the scheduler has not heard of yet. Internal.';
 revoke all on function fairq._look(fairq.ticks, pg_snapshot, xid8) from public;
 
-create or replace function fairq._virtual_time(p_tick fairq.ticks)
+create or replace function fairq._virtual_time(p_tick fairq.ticks, p_without text[] default '{}')
     returns bigint
     language plpgsql
     stable
@@ -3044,7 +3044,7 @@ begin
         coalesce(
             (
                 select f.vtime from fairq.flows as f
-                where f.queue = p_tick.queue and f.eligible
+                where f.queue = p_tick.queue and f.eligible and f.tenant <> all (p_without)
                   and (f.vtime, f.charge, f.served, f.tenant) >= (
                       (p_tick.pick_floor).vtime, (p_tick.pick_floor).charge, (p_tick.pick_floor).served,
                       (p_tick.pick_floor).tenant
@@ -3063,8 +3063,8 @@ begin
     );
 end
 $fn$;
-comment on function fairq._virtual_time(fairq.ticks) is 'The virtual time of a queue. Internal.';
-revoke all on function fairq._virtual_time(fairq.ticks) from public;
+comment on function fairq._virtual_time(fairq.ticks, text[]) is 'The virtual time of a queue, as it is without these tenants. Internal.';
+revoke all on function fairq._virtual_time(fairq.ticks, text[]) from public;
 
 create or replace function fairq._wish(p_queue text, p_tenant text)
     returns fairq.tenants
@@ -3098,7 +3098,8 @@ as $fn$
 begin
     insert into fairq.flows (queue, tenant, weight, paused, vtime, head_at, head_id, estimate)
     select
-        p_tick.queue, t.tenant, 1, false, 0, '{null,null,null,null}', '{null,null,null,null}', coalesce(p_tick.mean, 1000)
+        p_tick.queue, t.tenant, 1, false, 0, array[null, null, null, null]::timestamptz[],
+        array[null, null, null, null]::bigint[], coalesce(p_tick.mean, 1000)
     from unnest(p_tenants) as t(tenant)
     where not exists (
         -- in an order that one index has: a plan made when there were no flows would take any
@@ -3175,6 +3176,20 @@ $fn$;
 comment on function fairq._merged(fairq.news[], fairq.ending[]) is 'Gathers the news by tenant. Internal.';
 revoke all on function fairq._merged(fairq.news[], fairq.ending[]) from public;
 
+create or replace function fairq._bounded(p_vtime numeric)
+    returns bigint
+    language plpgsql
+    immutable
+    set search_path = pg_catalog, pg_temp
+as $fn$
+-- A debt of 2^62 is as good as any: beyond it the dearest thousand jobs there can be would not fit below 2^63.
+begin
+    return greatest(-4611686018427387904, least(4611686018427387904, p_vtime));
+end
+$fn$;
+comment on function fairq._bounded(numeric) is 'Keeps a virtual time within its range. Internal.';
+revoke all on function fairq._bounded(numeric) from public;
+
 create or replace function fairq._settled(p_flow fairq.flows, p_endings fairq.ending[])
     returns fairq.flows
     language plpgsql
@@ -3195,9 +3210,11 @@ begin
     from unnest(p_endings) as e;
 
     p_flow.running := p_flow.running - v_sum.ended;
-    p_flow.vtime := p_flow.vtime
-        + round(v_sum.extra::double precision * 2520 / p_flow.weight)::bigint
-        - round(v_sum.refund::double precision * 2520 / p_flow.weight)::bigint;
+    p_flow.vtime := fairq._bounded(
+        p_flow.vtime::numeric
+        + round(v_sum.extra::double precision * 2520 / p_flow.weight)::numeric
+        - round(v_sum.refund::double precision * 2520 / p_flow.weight)::numeric
+    );
     p_flow.estimate := fairq._average(p_flow.estimate, v_sum.elapsed, v_sum.measured);
     return p_flow;
 end
@@ -3447,13 +3464,13 @@ $fn$;
 comment on function fairq._apply(fairq.ticks, fairq.news[], fairq.ending[], fairq.queues, timestamptz) is 'Writes the news of a look into the flows. Internal.';
 revoke all on function fairq._apply(fairq.ticks, fairq.news[], fairq.ending[], fairq.queues, timestamptz) from public;
 
-create or replace function fairq._first_flows(p_tick fairq.ticks, p_want integer, p_tenants text[], p_stuck text[])
+create or replace function fairq._first_flows(p_tick fairq.ticks, p_wide integer, p_tenants text[], p_stuck text[])
     returns setof fairq.flow_at
     language plpgsql
     stable
     set search_path = pg_catalog, pg_temp
 as $fn$
--- The first flows in pick order, as many as jobs are wanted: of all tenants ({*}), or of those named.
+-- The first flows in pick order: of all tenants ({*}), or of those named.
 --
 -- Index:  flows_pick_idx from the floor, or flows_key_idx for the tenants named.
 begin
@@ -3469,7 +3486,7 @@ begin
               (p_tick.pick_floor).tenant
           )
         order by f.vtime, f.charge, f.served, f.tenant
-        limit p_want;
+        limit p_wide;
         return;
     end if;
 
@@ -3486,14 +3503,15 @@ begin
     ) as f
     where f.eligible and f.tenant <> all (p_stuck)
     order by f.vtime, f.charge, f.served, f.tenant
-    limit p_want;
+    limit p_wide;
 end
 $fn$;
 comment on function fairq._first_flows(fairq.ticks, integer, text[], text[]) is 'The first flows in pick order. Internal.';
 revoke all on function fairq._first_flows(fairq.ticks, integer, text[], text[]) from public;
 
 create or replace function fairq._front(
-    p_tick fairq.ticks, p_now timestamptz, p_want integer, p_longest bigint, p_tenants text[], p_stuck text[]
+    p_tick fairq.ticks, p_now timestamptz, p_want integer, p_wide integer, p_longest bigint, p_tenants text[],
+    p_stuck text[]
 )
     returns setof fairq.front_flow
     language plpgsql
@@ -3505,7 +3523,7 @@ as $fn$
 -- room:   by its cap and its tokens.
 -- step:   what a job adds to its vtime: a claim prepays no more than its lease.
 -- depth:  deep enough that one pass is mostly enough, shallow enough not to read n jobs of each of n flows; and where
---         there are as many flows as jobs are wanted, each has one before any has one beyond the start tag of the last.
+--         there may be more flows than were read, no deeper than the start tag of the last of them.
 begin
     return query
     with open as materialized (
@@ -3520,32 +3538,32 @@ begin
                 when f.price > p_longest then greatest(1, round(p_longest * 2520 / f.weight))::bigint
                 else f.charge
             end as step
-        from fairq._first_flows(p_tick, p_want, p_tenants, p_stuck) as f
+        from fairq._first_flows(p_tick, p_wide, p_tenants, p_stuck) as f
     )
     select
         f.row_id, f.tenant, f.vtime, f.charge, f.served, f.weight, f.epoch, f.head_at, f.head_id, f.room, f.paid, f.step,
         least(
             f.room,
             case when u.flows <= 1 then p_want else 4 + 2 * p_want / u.flows end,
-            case when u.flows = p_want then (u.last - f.vtime) / f.step + 1 end
+            case when u.flows = p_wide then (u.last - f.vtime) / f.step + 1 end
         )::integer
     from open as f
     cross join (select count(*) as flows, max(x.vtime) as last from open as x) as u;
 end
 $fn$;
-comment on function fairq._front(fairq.ticks, timestamptz, integer, bigint, text[], text[]) is 'The first flows in pick order and what each may have. Internal.';
-revoke all on function fairq._front(fairq.ticks, timestamptz, integer, bigint, text[], text[]) from public;
+comment on function fairq._front(fairq.ticks, timestamptz, integer, integer, bigint, text[], text[]) is 'The first flows in pick order and what each may have. Internal.';
+revoke all on function fairq._front(fairq.ticks, timestamptz, integer, integer, bigint, text[], text[]) from public;
 
 create or replace function fairq._pick(
-    p_tick fairq.ticks, p_snap pg_snapshot, p_own xid8, p_now timestamptz, p_want integer, p_longest bigint,
-    p_by_cost boolean, p_tenants text[], p_skip bigint[], p_stuck text[]
+    p_tick fairq.ticks, p_snap pg_snapshot, p_own xid8, p_now timestamptz, p_want integer, p_wide integer,
+    p_longest bigint, p_by_cost boolean, p_tenants text[], p_skip bigint[], p_stuck text[]
 )
     returns fairq.pick[]
     language plpgsql
     set search_path = pg_catalog, pg_temp
 as $fn$
--- The next jobs in order, as many as are wanted or as one pass can be sure of; and the flows found empty on the way.
--- Null when no flow is eligible. Nothing is written or locked.
+-- The next jobs in order, as many as are wanted or as one pass over p_wide flows can be sure of; and the flows found
+-- empty on the way. Null when no flow is eligible. Nothing is written or locked.
 --
 -- Fair:   start tags. A flow's nth job has the tag vtime + (n - 1) * charge; the least tags go first, ties by charge,
 --         by who was served longest ago, by name; who has been picked in this pass was so one step before the tag, and
@@ -3558,7 +3576,7 @@ declare
     v_picks fairq.pick[];
 begin
     with flow as materialized (
-        select a.* from fairq._front(p_tick, p_now, p_want, p_longest, p_tenants, p_stuck) as a
+        select a.* from fairq._front(p_tick, p_now, p_want, p_wide, p_longest, p_tenants, p_stuck) as a
     ), head as materialized (
         select
             f.flow_row, f.tenant, f.charge, f.served, f.room, f.depth, f.weight, f.step, f.paid, f.epoch,
@@ -3605,7 +3623,7 @@ begin
           -- flows that were not read wait behind the last one that was: its first job may go, and what goes before it
           and (
               h.nth = 1
-              or (select count(*) from flow) < p_want
+              or (select count(*) from flow) < p_wide
               or (h.tag, h.charge) < (select x.vtime, x.charge from flow as x order by x.vtime desc, x.charge desc limit 1)
           )
         order by h.tag, h.charge, case when h.nth > 1 then -h.step end nulls first, h.nth, h.served, h.tenant
@@ -3632,9 +3650,9 @@ begin
     return v_picks;
 end
 $fn$;
-comment on function fairq._pick(fairq.ticks, pg_snapshot, xid8, timestamptz, integer, bigint, boolean, text[], bigint[], text[]) is 'Chooses the next jobs of a queue in fair order. Internal.';
+comment on function fairq._pick(fairq.ticks, pg_snapshot, xid8, timestamptz, integer, integer, bigint, boolean, text[], bigint[], text[]) is 'Chooses the next jobs of a queue in fair order. Internal.';
 revoke all on function fairq._pick(
-    fairq.ticks, pg_snapshot, xid8, timestamptz, integer, bigint, boolean, text[], bigint[], text[]
+    fairq.ticks, pg_snapshot, xid8, timestamptz, integer, integer, bigint, boolean, text[], bigint[], text[]
 ) from public;
 
 create or replace function fairq._lease(
@@ -3727,7 +3745,7 @@ begin
     ), moved as (
         update fairq.flows as f
         set
-            vtime        = f.vtime + s.charge,
+            vtime        = least(f.vtime + s.charge, 4611686018427387904),
             running      = f.running + s.took,
             served       = coalesce(p_dispatch + s.turn, f.served),
             stamp        = f.stamp + 1,
@@ -3859,10 +3877,12 @@ create or replace function fairq._everyones_news(p_queue text)
     language plpgsql
     set search_path = pg_catalog, pg_temp
 as $fn$
--- The wishes for * or the way of charging have changed: every flow is gone through, once.
+-- The wishes for * or the way of charging have changed: every flow with work is gone through, once. One without learns
+-- of it with its next job.
 begin
     return array(
-        select row(f.tenant, 'wish', null, null, null)::fairq.news from fairq.flows as f where f.queue = p_queue
+        select row(f.tenant, 'wish', null, null, null)::fairq.news from fairq.flows as f
+        where f.queue = p_queue and f.has_work
     );
 end
 $fn$;
@@ -4008,8 +4028,7 @@ create or replace function fairq._news_of(p_job_ids bigint[])
     language plpgsql
     set search_path = pg_catalog, pg_temp
 as $fn$
--- Jobs that were skipped because somebody held them, as news: a head must not move past them, since if they are let go,
--- nothing will tell of it.
+-- Jobs that were skipped because somebody held them, as news.
 begin
     return array(
         select row(j.tenant, 'queued', j.priority, j.run_at, j.job_id)::fairq.news
@@ -4036,14 +4055,50 @@ as $fn$
 -- Tenants of which somebody holds job after job (a purge under way): the rest of this claim goes without them, rather
 -- than feel its way through all of them.
 begin
-    return case
-        when cardinality(p_skip) < 100 then '{}'
-        else array(select distinct p.tenant from unnest(p_picks) as p where p.job_id = any (p_skip))
-    end;
+    return array(
+        select p.tenant from unnest(p_picks) as p
+        where p.job_id = any (p_skip)
+        group by p.tenant
+        having count(*) >= 10
+    );
 end
 $fn$;
 comment on function fairq._stuck(fairq.pick[], bigint[]) is 'Tenants whose jobs are held by others. Internal.';
 revoke all on function fairq._stuck(fairq.pick[], bigint[]) from public;
+
+create or replace function fairq._pass_by(
+    p_tick fairq.ticks, p_skip bigint[], p_stuck text[], p_settings fairq.queues, p_now timestamptz
+)
+    returns fairq.ticks
+    language plpgsql
+    set search_path = pg_catalog, pg_temp
+as $fn$
+-- The heads go back to jobs that were skipped because somebody held them: if they are let go, nothing will tell of it.
+--
+-- A tenant of which all that could run is held counts as one without work, for as long as that lasts: it comes back at
+-- the virtual time of the others. Else it would hold that time down, and earn by it; and whoever enters would profit.
+-- Locks:  the queue's lock is held.
+begin
+    p_tick.virtual_time := fairq._virtual_time(p_tick, p_stuck);
+    p_tick := fairq._apply(p_tick, fairq._news_of(p_skip), '{}', p_settings, p_now);
+    update fairq.flows as f
+    set
+        vtime = greatest(f.vtime, p_tick.virtual_time),
+        epoch = f.epoch + case when f.vtime < p_tick.virtual_time then 1 else 0 end,
+        stamp = f.stamp + 1
+    from unnest(p_stuck) as t(tenant)
+    cross join lateral (
+        select ff.ctid as row_id from fairq.flows as ff
+        where ff.queue = p_tick.queue and ff.tenant = t.tenant
+        order by ff.stamp desc
+        limit 1
+    ) as n
+    where f.ctid = n.row_id;
+    return p_tick;
+end
+$fn$;
+comment on function fairq._pass_by(fairq.ticks, bigint[], text[], fairq.queues, timestamptz) is 'Leaves behind jobs that others hold. Internal.';
+revoke all on function fairq._pass_by(fairq.ticks, bigint[], text[], fairq.queues, timestamptz) from public;
 
 create or replace function fairq._dispatch(
     p_queue text, p_owner text, p_caller text, p_limit integer, p_lease interval, p_tenants text[],
@@ -4074,6 +4129,8 @@ declare
     v_dispatch bigint;
     v_got      integer;
     v_left     integer;
+    v_want     integer;
+    v_wide     integer := 0;
 begin
     perform fairq._lock_queue(p_queue);
     v_now := coalesce(p_now, clock_timestamp());
@@ -4089,9 +4146,11 @@ begin
     v_longest := case when v_settings.charge = 'time' then extract(epoch from p_lease) * 1000 end;
     v_left := fairq._room(v_tick, v_settings, p_limit);
     while v_left > 0 loop
+        v_want := case when v_settings.charge = 'cost' then 1 else v_left end;
+        v_wide := greatest(v_want, v_wide);
         v_picks := fairq._pick(
-            v_tick, v_snap, v_own, v_now, case when v_settings.charge = 'cost' then 1 else v_left end, v_longest,
-            v_settings.charge = 'cost', p_tenants, v_skip, v_stuck
+            v_tick, v_snap, v_own, v_now, v_want, v_wide, v_longest, v_settings.charge = 'cost', p_tenants, v_skip,
+            v_stuck
         );
         exit when v_picks is null;
 
@@ -4102,10 +4161,17 @@ begin
         ) as c;
         get diagnostics v_got = row_count;
         if v_got = 0 and exists (select from unnest(v_picks) as p where p.turn is not null) then
+            -- where one is held, many may be: the next thousand are tried before the next pass
+            v_picks := fairq._pick(
+                v_tick, v_snap, v_own, v_now, 1000, 1000, v_longest, v_settings.charge = 'cost', p_tenants, v_skip,
+                v_stuck
+            );
             v_skip := v_skip || fairq._held_by_others(v_picks);
             v_stuck := v_stuck || fairq._stuck(v_picks, v_skip);
             continue;
         end if;
+        -- a pass that only found flows empty is followed by a wider one
+        v_wide := case when v_got = 0 then least(1000, v_wide * 4) else 0 end;
         v_tick := fairq._charge(v_tick, v_picks, v_dispatch, v_now);
         v_tick.ticked_at := v_now;
         v_left := v_left - v_got;
@@ -4116,12 +4182,10 @@ begin
     end loop;
 
     if v_skip <> '{}' then
-        v_tick := fairq._apply(v_tick, fairq._news_of(v_skip), '{}', v_settings, v_now);
+        v_tick := fairq._pass_by(v_tick, v_skip, v_stuck, v_settings, v_now);
         v_tick.ticked_at := v_now;
     end if;
-    if p_tenants = '{*}' then
-        v_tick.found_empty := v_left > 0;
-    end if;
+    v_tick.found_empty := v_left > 0;
     if v_tick.ticked_at = v_now or v_tick.found_empty <> v_was.found_empty then
         perform fairq._write_tick(v_tick);
     end if;

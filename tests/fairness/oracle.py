@@ -305,13 +305,17 @@ class Oracle:
         self._look()
         n = self._room(n)
         picked: list[int] = []
+        wide = 0
         while len(picked) < n:
-            # where jobs declare their cost a pass is one pick
-            examined = self._examine(1 if self.charge == "cost" else n - len(picked), tenant)
+            # where jobs declare their cost a pass is one pick; after one that found nothing it looks further
+            wide = max(wide, 1 if self.charge == "cost" else n - len(picked))
+            examined = self._examine(wide, tenant)
             if not examined:
                 break
+            before = len(picked)
             while len(picked) < n and (flow := self._least(tenant)) in examined:
                 picked.append(self._pick(flow, lease))
+            wide = 0 if len(picked) > before else min(1000, wide * 4)
         if self.bucket:
             self.bucket = replace(self.bucket, tokens=self.bucket.tokens - len(picked))
         return picked

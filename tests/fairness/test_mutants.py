@@ -78,7 +78,7 @@ MUTANTS = [
         Edit("_pick", "min(x.tag + x.step)", "min(x.tag + 1000 * x.step)"),
     ),
     # R7: a flow that was not read does not bound it either
-    (scenario("12_cancelled_tenants_hide_nobody"), Edit("_pick", "(select count(*) from flow) < p_want", "true")),
+    (scenario("12_cancelled_tenants_hide_nobody"), Edit("_pick", "(select count(*) from flow) < p_wide", "true")),
     # R8: a weight acts on flows opened after it
     (scenario("11_a_weight_acts_at_once"), Edit("_wished", "p_flow.weight := p_wish.weight;", "")),
     # R9: the cap judged before the claim and not within it
@@ -173,6 +173,9 @@ MUTANTS = [
             "p_tick.virtual_time + greatest(0, v_flow.vtime - v_was.vtime) + case",
         ),
     ),
+    # jobs held by others: their tenant keeps its old place
+    (at.check_held_jobs_earn_nothing, Edit("_pass_by", "f.vtime, p_tick.virtual_time)", "f.vtime)")),
+    (at.check_held_jobs_earn_nothing, Edit("_pass_by", "fairq._virtual_time(p_tick, p_stuck)", "p_tick.virtual_time")),
     # virtual time only rises
     (at.check_virtual_time_is_moved_down, Edit("_catch_up", "p_tick := fairq._rebased(p_tick);", "")),
     # E never taken anew

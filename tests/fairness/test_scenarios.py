@@ -338,3 +338,52 @@ def test_virtual_time_is_moved_down(db: Database) -> None:
     A queue may run for ever: its virtual time does not overflow.
     """
     check_virtual_time_is_moved_down(db)
+
+
+def check_held_jobs_earn_nothing(db: Database) -> None:
+    """
+    All of A's jobs are held by its open transaction while B is served: neither A, when it lets go, nor C, which comes
+    meanwhile, gets more than one job ahead of B.
+    """
+    queue = SqlQueue(db.conn)
+    held = queue.enqueue("A", 12)
+    queue.enqueue("B", 300)
+    order(queue, 2)
+    holder = db.connect(autocommit=False)
+    for job in held[1:]:
+        assert holder.execute("select fairq.cancel_job(%s)", [queue.jobs[job]]).fetchone() == ("cancelled",)
+    assert set(order(queue, 60)) == {"B"}
+    queue.enqueue("C", 60)
+    assert longest_run(order(queue, 40), "C") <= 2
+    holder.rollback()
+    assert longest_run(order(queue, 30), "A") <= 2
+
+
+def test_held_jobs_earn_nothing(db: Database) -> None:
+    """
+    A tenant cannot bank time by holding its own jobs, nor hold the virtual time down.
+    """
+    check_held_jobs_earn_nothing(db)
+
+
+def check_a_debt_does_not_overflow(db: Database) -> None:
+    """
+    Thousands of leases of a week, renewed, at the least weight: the tenant waits, the others go on.
+    """
+    db.set_queue("week", longest_lease="7 days", charge="time")
+    db.set_tenant("evil", queue="week", weight=0.001)
+    db.given_jobs("evil", 3000, queue="week")
+    for _ in range(3):
+        jobs = db.claim(1000, queue="week", lease="7 days")
+        assert set(db.renew_all(jobs, lease="7 days").values()) == {"renewed"}
+    db.execute("update fairq.settlements set extra = extra * 1000")  # as if they had gone on for years
+    db.given_jobs("evil", 5, queue="week")
+    db.given_jobs("good", 5, queue="week")
+    assert [job.tenant for job in db.claim(5, queue="week")] == ["good"] * 5
+
+
+def test_a_debt_does_not_overflow(db: Database) -> None:
+    """
+    However much a tenant owes, no claim fails of it.
+    """
+    check_a_debt_does_not_overflow(db)

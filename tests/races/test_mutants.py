@@ -129,8 +129,8 @@ MUTANTS: dict[str, tuple[Callable[[Database], None], tuple[Callable[..., None], 
     ),
     "flows left out do not bound the pick": (
         both(
-            Edit("_pick", "or (select count(*) from flow) < p_want", "or true"),
-            Edit("_front", "when u.flows = p_want then", "when false then"),
+            Edit("_pick", "or (select count(*) from flow) < p_wide", "or true"),
+            Edit("_front", "when u.flows = p_wide then", "when false then"),
         ),
         (leases.check_an_empty_flow_does_not_bend_the_order,),
     ),
