@@ -1489,6 +1489,24 @@ $fn$;
 comment on function fairq._check_batch(bigint[], uuid[]) is 'Raises 22023 for the arrays of a batch verb. Internal.';
 revoke all on function fairq._check_batch(bigint[], uuid[]) from public;
 
+create or replace function fairq._check_beside(p_name text, p_value anyarray, p_length integer)
+    returns void
+    language plpgsql
+    set search_path = pg_catalog, pg_temp
+as $fn$
+-- Raises: 22023 for an array that is given beside p_job_ids and does not have an element for each of them.
+begin
+    if cardinality(p_value) <> p_length or array_ndims(p_value) <> 1 or array_lower(p_value, 1) <> 1 then
+        perform fairq._refuse(
+            p_name, format('%s elements as %s', cardinality(p_value), coalesce(array_dims(p_value), '{}')),
+            'null, or of one dimension, counted from 1, and as long as p_job_ids'
+        );
+    end if;
+end
+$fn$;
+comment on function fairq._check_beside(text, anyarray, integer) is 'Raises 22023 for an array that does not go with the ids of a batch verb. Internal.';
+revoke all on function fairq._check_beside(text, anyarray, integer) from public;
+
 create or replace function fairq._queue_settings(p_queue text)
     returns fairq.queues
     language plpgsql
@@ -4413,10 +4431,8 @@ declare
     v_done  integer[];
 begin
     perform fairq._check_batch(p_job_ids, p_tokens);
+    perform fairq._check_beside('p_results', p_results, cardinality(p_job_ids));
     if p_results is not null then
-        if cardinality(p_results) <> cardinality(p_job_ids) then
-            perform fairq._refuse('p_results', cardinality(p_results) || ' elements', 'null or as long as p_job_ids');
-        end if;
         v_large := array(
             select u.job_id from unnest(p_job_ids, p_results) as u(job_id, result)
             where fairq._is_oversized(u.job_id, u.result)
@@ -4623,9 +4639,7 @@ declare
 begin
     perform fairq._check_batch(p_job_ids, p_tokens);
     perform fairq._check_failure(p_retry_delay, p_retry);
-    if cardinality(p_errors) <> cardinality(p_job_ids) then
-        perform fairq._refuse('p_errors', cardinality(p_errors) || ' elements', 'null or as long as p_job_ids');
-    end if;
+    perform fairq._check_beside('p_errors', p_errors, cardinality(p_job_ids));
 
     for v_at in select u.ordinality from unnest(p_job_ids) with ordinality as u(job_id) order by u.job_id, u.ordinality loop
         v_outcomes[v_at] := fairq._fail(

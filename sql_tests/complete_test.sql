@@ -1,5 +1,5 @@
 -- complete: running -> succeeded.
-select plan(47);
+select plan(49);
 
 select fairq_test.given_jobs('a', 10, p_payload => '{"in": 1}');
 create temp table held as select row_number() over () as n, c.* from fairq_test.claim(10) as c;
@@ -155,6 +155,8 @@ from (values
     ('complete_job(1, null)', 'p_token'),
     ('complete_jobs(array[1], array[gen_random_uuid()], ''{}'')', 'p_results'),
     ('complete_jobs(array[1], array[gen_random_uuid()], array[null, null]::jsonb[])', 'p_results'),
+    ('complete_jobs(array[1, 2], array[gen_random_uuid(), gen_random_uuid()], ''[0:1]={1,2}'')', 'p_results'),
+    ('complete_jobs(array[1, 2], array[gen_random_uuid(), gen_random_uuid()], ''{{1,2}}'')', 'p_results'),
     ('complete_jobs(array[1, null], array[gen_random_uuid(), null])', 'p_job_ids and p_tokens')
 ) as c(call, names);
 

@@ -183,10 +183,8 @@ declare
     v_done  integer[];
 begin
     perform fairq._check_batch(p_job_ids, p_tokens);
+    perform fairq._check_beside('p_results', p_results, cardinality(p_job_ids));
     if p_results is not null then
-        if cardinality(p_results) <> cardinality(p_job_ids) then
-            perform fairq._refuse('p_results', cardinality(p_results) || ' elements', 'null or as long as p_job_ids');
-        end if;
         v_large := array(
             select u.job_id from unnest(p_job_ids, p_results) as u(job_id, result)
             where fairq._is_oversized(u.job_id, u.result)
