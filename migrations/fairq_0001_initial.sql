@@ -773,9 +773,9 @@ create table fairq.access_grants (
 alter table fairq.access_grants enable row level security;
 alter table fairq.access_grants force row level security;
 
-comment on table fairq.access_grants is 'Which queues and tenants a role may claim from, enqueue for and cancel. Without a row: none.';
+comment on table fairq.access_grants is 'Which queues and tenants a role may claim from, enqueue for and whose jobs it may manage. Without a row: none.';
 comment on column fairq.access_grants.role_name is 'A role; it counts for every login that has it.';
-comment on column fairq.access_grants.verb is 'claim, enqueue or cancel.';
+comment on column fairq.access_grants.verb is 'claim, enqueue or cancel. The last is the right to manage a job: cancel, reschedule, retry and explain it.';
 comment on column fairq.access_grants.queue is 'The queue; * for all.';
 comment on column fairq.access_grants.tenant is 'The tenant; * for all; @own for current_tenant_id().';
 
@@ -1764,6 +1764,100 @@ end
 $fn$;
 comment on function fairq._acting_tenant(text, text, text) is 'Checks that the caller may act for a tenant, and returns it. Internal.';
 revoke all on function fairq._acting_tenant(text, text, text) from public;
+
+--
+-- schema/functions/waiting.sql
+--
+
+--
+-- waiting: finding a job, holding one that waits, and ending it; what cancel, reschedule, retry, purge and see share
+--
+
+create or replace function fairq._find_job(p_job_id bigint)
+    returns text
+    language plpgsql
+    stable
+    set search_path = pg_catalog, pg_temp
+as $fn$
+-- waiting (or running), finished or not_found; the last also for a job the caller may not touch.
+--
+-- One statement: a job that moves from one table to the other meanwhile is in exactly one of them.
+-- Index:  jobs_pkey, finished_jobs_pkey.
+declare
+    v_queue   text;
+    v_tenant  text;
+    v_where   text;
+    v_granted text[];
+begin
+    select n.queue, n.tenant, n.place into v_queue, v_tenant, v_where
+    from (
+        select j.queue, j.tenant, 'waiting' as place from fairq.jobs as j where j.job_id = p_job_id
+        union all
+        select f.queue, f.tenant, 'finished' from fairq.finished_jobs as f where f.job_id = p_job_id
+    ) as n
+    limit 1;
+    v_granted := fairq._granted_tenants('cancel', v_queue, fairq._caller());
+    if v_granted = '{*}' or v_tenant = any (v_granted) then
+        return coalesce(v_where, 'not_found');
+    end if;
+    return 'not_found';
+end
+$fn$;
+comment on function fairq._find_job(bigint) is 'Where a job is, if the caller may manage it. Internal.';
+revoke all on function fairq._find_job(bigint) from public;
+
+create or replace function fairq._hold_waiting(p_job_id bigint)
+    returns fairq.jobs
+    language plpgsql
+    set search_path = pg_catalog, pg_temp
+as $fn$
+-- A job that waits, locked so that no claim takes it; null when there is none such.
+--
+-- The lease is looked for in a statement of its own, after the row is locked: a claim may have come first. In that case
+-- the lock is given up again (a block that fails gives up what it locked), since a worker that ends the job has locked
+-- its lease and will want the row: nobody who holds a job's row ever waits for its lease.
+-- Locks:  the job's row, for update.
+declare
+    v_job fairq.jobs;
+begin
+    select j.* into v_job from fairq.jobs as j where j.job_id = p_job_id for update;
+    if exists (select from fairq.leases as l where l.job_id = p_job_id) then
+        raise exception 'job % runs', p_job_id using errcode = 'QF900';
+    end if;
+    return v_job;
+exception when sqlstate 'QF900' then
+    return null;
+end
+$fn$;
+comment on function fairq._hold_waiting(bigint) is 'Locks a job that waits. Internal.';
+revoke all on function fairq._hold_waiting(bigint) from public;
+
+create or replace function fairq._cancel_waiting(p_job fairq.jobs, p_actor text)
+    returns void
+    language plpgsql
+    set search_path = pg_catalog, pg_temp
+as $fn$
+-- queued, scheduled -> cancelled. Its tenant is never charged; the scheduler finds out when it looks for the job.
+--
+-- Locks:  the job's row is held.
+declare
+    v_now timestamptz := clock_timestamp();
+begin
+    delete from fairq.jobs as j where j.job_id = p_job.job_id;
+    insert into fairq.finished_jobs (
+        job_id, queue, tenant, task, payload, priority, state, attempts, max_attempts, run_at, cost, operation_key,
+        last_error, created_at, finished_at
+    )
+    values (
+        p_job.job_id, p_job.queue, p_job.tenant, p_job.task, p_job.payload, p_job.priority, 'cancelled', p_job.attempts,
+        p_job.max_attempts, p_job.run_at, p_job.cost, p_job.operation_key, p_job.last_error, p_job.created_at, v_now
+    );
+    insert into fairq.job_log (job_id, queue, tenant, event_type, attempt, actor, created_at)
+    values (p_job.job_id, p_job.queue, p_job.tenant, 'cancelled', p_job.attempts, p_actor, v_now);
+end
+$fn$;
+comment on function fairq._cancel_waiting(fairq.jobs, text) is 'Cancels a job that waits. Internal.';
+revoke all on function fairq._cancel_waiting(fairq.jobs, text) from public;
 
 --
 -- schema/functions/settings.sql
@@ -4797,87 +4891,6 @@ $fn$;
 comment on function fairq._request_cancel(bigint, text) is 'Asks a running job to stop. Internal.';
 revoke all on function fairq._request_cancel(bigint, text) from public;
 
-create or replace function fairq._hold_waiting(p_job_id bigint)
-    returns fairq.jobs
-    language plpgsql
-    set search_path = pg_catalog, pg_temp
-as $fn$
--- A job that waits, locked so that no claim takes it; null when there is none such.
---
--- The lease is looked for in a statement of its own, after the row is locked: a claim may have come first. In that case
--- the lock is given up again (a block that fails gives up what it locked), since a worker that ends the job has locked
--- its lease and will want the row: nobody who holds a job's row ever waits for its lease.
--- Locks:  the job's row, for update.
-declare
-    v_job fairq.jobs;
-begin
-    select j.* into v_job from fairq.jobs as j where j.job_id = p_job_id for update;
-    if exists (select from fairq.leases as l where l.job_id = p_job_id) then
-        raise exception 'job % runs', p_job_id using errcode = 'QF900';
-    end if;
-    return v_job;
-exception when sqlstate 'QF900' then
-    return null;
-end
-$fn$;
-comment on function fairq._hold_waiting(bigint) is 'Locks a job that waits. Internal.';
-revoke all on function fairq._hold_waiting(bigint) from public;
-
-create or replace function fairq._cancel_waiting(p_job fairq.jobs, p_actor text)
-    returns void
-    language plpgsql
-    set search_path = pg_catalog, pg_temp
-as $fn$
--- queued, scheduled -> cancelled. Its tenant is never charged; the scheduler finds out when it looks for the job.
---
--- Locks:  the job's row is held.
-declare
-    v_now timestamptz := clock_timestamp();
-begin
-    delete from fairq.jobs as j where j.job_id = p_job.job_id;
-    insert into fairq.finished_jobs (
-        job_id, queue, tenant, task, payload, priority, state, attempts, max_attempts, run_at, cost, operation_key,
-        last_error, created_at, finished_at
-    )
-    values (
-        p_job.job_id, p_job.queue, p_job.tenant, p_job.task, p_job.payload, p_job.priority, 'cancelled', p_job.attempts,
-        p_job.max_attempts, p_job.run_at, p_job.cost, p_job.operation_key, p_job.last_error, p_job.created_at, v_now
-    );
-    insert into fairq.job_log (job_id, queue, tenant, event_type, attempt, actor, created_at)
-    values (p_job.job_id, p_job.queue, p_job.tenant, 'cancelled', p_job.attempts, p_actor, v_now);
-end
-$fn$;
-comment on function fairq._cancel_waiting(fairq.jobs, text) is 'Cancels a job that waits. Internal.';
-revoke all on function fairq._cancel_waiting(fairq.jobs, text) from public;
-
-create or replace function fairq._find_job(p_job_id bigint, p_verb text)
-    returns text
-    language plpgsql
-    stable
-    set search_path = pg_catalog, pg_temp
-as $fn$
--- waiting (or running), finished or not_found; the last also for a job the caller may not touch.
-declare
-    v_queue  text;
-    v_tenant text;
-    v_where  text;
-    v_granted text[];
-begin
-    select j.queue, j.tenant, 'waiting' into v_queue, v_tenant, v_where from fairq.jobs as j where j.job_id = p_job_id;
-    if not found then
-        select f.queue, f.tenant, 'finished' into v_queue, v_tenant, v_where
-        from fairq.finished_jobs as f where f.job_id = p_job_id;
-    end if;
-    v_granted := fairq._granted_tenants(p_verb, v_queue, fairq._caller());
-    if v_granted = '{*}' or v_tenant = any (v_granted) then
-        return coalesce(v_where, 'not_found');
-    end if;
-    return 'not_found';
-end
-$fn$;
-comment on function fairq._find_job(bigint, text) is 'Where a job is, if the caller may know. Internal.';
-revoke all on function fairq._find_job(bigint, text) from public;
-
 create or replace function fairq.cancel_job(p_job_id bigint)
     returns text
     language plpgsql
@@ -4901,7 +4914,7 @@ begin
         perform fairq._refuse('p_job_id', null, 'a job''s id');
     end if;
     for v_try in 1..10 loop
-        v_where := fairq._find_job(p_job_id, 'cancel');
+        v_where := fairq._find_job(p_job_id);
         if v_where <> 'waiting' then
             return v_where;
         end if;
@@ -4950,8 +4963,9 @@ as $fn$
 -- Locks:  the job's row.
 -- Raises: 22023 for bad arguments, or none.
 declare
-    v_now timestamptz := clock_timestamp();
-    v_job fairq.jobs;
+    v_now   timestamptz := clock_timestamp();
+    v_job   fairq.jobs;
+    v_where text;
 begin
     if p_job_id is null then
         perform fairq._refuse('p_job_id', null, 'a job''s id');
@@ -4967,9 +4981,12 @@ begin
         perform fairq._refuse('p_priority', p_priority::text, 'a number from 0 (first) to 3');
     end if;
 
-    v_job := fairq._hold_waiting(p_job_id);
+    if fairq._find_job(p_job_id) = 'waiting' then
+        v_job := fairq._hold_waiting(p_job_id);
+    end if;
     if v_job.job_id is null then
-        return case fairq._find_job(p_job_id, 'cancel') when 'waiting' then 'running' else fairq._find_job(p_job_id, 'cancel') end;
+        v_where := fairq._find_job(p_job_id);
+        return case v_where when 'waiting' then 'running' else v_where end;
     end if;
     v_job.run_at := coalesce(p_run_at, v_now + p_delay, v_job.run_at);
     v_job.state := case when v_job.run_at > v_now then 'scheduled' else 'queued' end;
@@ -5019,9 +5036,12 @@ begin
     if p_job_id is null then
         perform fairq._refuse('p_job_id', null, 'a job''s id');
     end if;
-    select f.* into v_job from fairq.finished_jobs as f where f.job_id = p_job_id for update;
-    if not found then
-        return case when exists (select from fairq.jobs as j where j.job_id = p_job_id) then 'not_finished' else 'not_found' end;
+    if fairq._find_job(p_job_id) = 'finished' then
+        select f.* into v_job from fairq.finished_jobs as f where f.job_id = p_job_id for update;
+    end if;
+    if v_job.job_id is null then
+        -- not ended, or revived or removed while it was locked
+        return case fairq._find_job(p_job_id) when 'waiting' then 'not_finished' else 'not_found' end;
     end if;
     if v_job.state = 'succeeded' then
         return 'succeeded';
@@ -5575,7 +5595,7 @@ begin
     if p_job_id is null then
         perform fairq._refuse('p_job_id', null, 'a job''s id');
     end if;
-    v_where := fairq._find_job(p_job_id, 'cancel');
+    v_where := fairq._find_job(p_job_id);
     if v_where = 'not_found' then
         return row(null, 'not_found', 'not found', null, null, null)::fairq.wait_reason;
     elsif v_where = 'finished' then

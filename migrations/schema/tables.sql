@@ -474,9 +474,9 @@ create table fairq.access_grants (
 alter table fairq.access_grants enable row level security;
 alter table fairq.access_grants force row level security;
 
-comment on table fairq.access_grants is 'Which queues and tenants a role may claim from, enqueue for and cancel. Without a row: none.';
+comment on table fairq.access_grants is 'Which queues and tenants a role may claim from, enqueue for and whose jobs it may manage. Without a row: none.';
 comment on column fairq.access_grants.role_name is 'A role; it counts for every login that has it.';
-comment on column fairq.access_grants.verb is 'claim, enqueue or cancel.';
+comment on column fairq.access_grants.verb is 'claim, enqueue or cancel. The last is the right to manage a job: cancel, reschedule, retry and explain it.';
 comment on column fairq.access_grants.queue is 'The queue; * for all.';
 comment on column fairq.access_grants.tenant is 'The tenant; * for all; @own for current_tenant_id().';
 

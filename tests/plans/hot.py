@@ -74,7 +74,7 @@ HOT = {
     },
     "select l.* from fairq.leases as l where l.queue = v_queue": {"leases_expire_idx"},
     # cancel, retry, reschedule
-    "select j.queue, j.tenant, 'waiting'": {"jobs_pkey"},
+    "select j.queue, j.tenant, 'waiting'": {"jobs_pkey", "finished_jobs_pkey"},
     "select j.* from fairq.jobs as j where j.job_id = p_job_id for update": {"jobs_pkey"},
     "exists (select from fairq.leases as l where l.job_id = p_job_id)": {"leases_pkey"},
     "delete from fairq.jobs as j where j.job_id = p_job.job_id": {"jobs_pkey"},

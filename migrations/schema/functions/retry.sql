@@ -23,9 +23,12 @@ begin
     if p_job_id is null then
         perform fairq._refuse('p_job_id', null, 'a job''s id');
     end if;
-    select f.* into v_job from fairq.finished_jobs as f where f.job_id = p_job_id for update;
-    if not found then
-        return case when exists (select from fairq.jobs as j where j.job_id = p_job_id) then 'not_finished' else 'not_found' end;
+    if fairq._find_job(p_job_id) = 'finished' then
+        select f.* into v_job from fairq.finished_jobs as f where f.job_id = p_job_id for update;
+    end if;
+    if v_job.job_id is null then
+        -- not ended, or revived or removed while it was locked
+        return case fairq._find_job(p_job_id) when 'waiting' then 'not_finished' else 'not_found' end;
     end if;
     if v_job.state = 'succeeded' then
         return 'succeeded';

@@ -520,7 +520,7 @@ begin
     if p_job_id is null then
         perform fairq._refuse('p_job_id', null, 'a job''s id');
     end if;
-    v_where := fairq._find_job(p_job_id, 'cancel');
+    v_where := fairq._find_job(p_job_id);
     if v_where = 'not_found' then
         return row(null, 'not_found', 'not found', null, null, null)::fairq.wait_reason;
     elsif v_where = 'finished' then
