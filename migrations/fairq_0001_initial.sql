@@ -5319,7 +5319,9 @@ as $fn$
 -- A tenant had work in the last minute if it has some now or was served in it. Its share is of what was spent, at the
 -- price of the claim; the share it was entitled to is its weight's among all that had work.
 --
--- Index:  flows_pick_idx, both ends, at most 10,000 entries of each; flows_key_idx for one tenant; leases_expire_idx;
+-- Measured with 300,000 jobs of 2,000 tenants, never vacuumed: 70,000 pages for a hundred tenants, 2,600 for one; with
+-- 12,000 tenants, 12,000 for one: a page for each that may have been served in the last minute.
+-- Index:  flows_key_idx for one tenant; flows_pick_idx, both ends, at most 10,000 entries of each; leases_expire_idx;
 --         jobs_claim_idx, at most 1,000 entries for a tenant beyond what runs.
 -- Raises: 22023 for a bad queue, tenant or limit.
 declare
@@ -5339,15 +5341,33 @@ begin
 
     return query
     with known as materialized (
+        -- the one asked for, wherever it is
+        (
+            select f.tenant, f.eligible, f.weight, f.has_work, f.vtime, f.charge, f.served, f.minute, f.spent, f.started
+            from fairq.flows as f
+            where f.queue = p_queue and f.tenant = p_tenant
+            order by f.stamp desc
+            limit 1
+        )
+        union
+        -- or those that are picked next
         (
             select f.tenant, f.eligible, f.weight, f.has_work, f.vtime, f.charge, f.served, f.minute, f.spent, f.started
             from fairq.flows as f
             where f.queue = p_queue and f.eligible
             order by f.vtime, f.charge, f.served, f.tenant
+            limit case when p_tenant is null then p_limit else 0 end
+        )
+        union
+        -- and those that were served lately, which are the furthest
+        (
+            select f.tenant, f.eligible, f.weight, f.has_work, f.vtime, f.charge, f.served, f.minute, f.spent, f.started
+            from fairq.flows as f
+            where f.queue = p_queue and f.eligible
+            order by f.vtime desc, f.charge desc, f.served desc, f.tenant desc
             limit 10000
         )
-        union all
-        -- those that were served lately are the furthest
+        union
         (
             select f.tenant, f.eligible, f.weight, f.has_work, f.vtime, f.charge, f.served, f.minute, f.spent, f.started
             from fairq.flows as f
@@ -5361,7 +5381,11 @@ begin
             fairq._in_last_minute(k.minute, k.started::bigint[], v_now) as starts
         from known as k
     ), total as (
-        select sum(m.cost) as cost, sum(m.weight) filter (where m.has_work or m.cost > 0) as weight from minute as m
+        select
+            sum(m.cost) as cost,
+            v_tick.milliweight / 1000.0::double precision
+            + coalesce(sum(m.weight) filter (where m.cost > 0 and not m.has_work), 0) as weight
+        from minute as m
     ), shown as materialized (
         select m.* from minute as m
         where p_tenant is null or m.tenant = p_tenant
