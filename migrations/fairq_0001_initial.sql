@@ -4490,10 +4490,10 @@ create or replace function fairq._is_oversized(p_job_id bigint, p_result jsonb)
     stable
     set search_path = pg_catalog, pg_temp
 as $fn$
--- Small ones, nearly all, are let through without a look at the queue's settings.
+-- A job that does not run has no limit: its completion is lost.
 begin
     return case
-        when p_result is null or octet_length(p_result::text) <= 8192 then false
+        when p_result is null then false
         else octet_length(p_result::text) > coalesce(
             (select (fairq._queue_settings(l.queue)).payload_limit from fairq.leases as l where l.job_id = p_job_id),
             67108864
