@@ -20,6 +20,22 @@ create index jobs_promote_idx
     where state = 'scheduled';
 comment on index fairq.jobs_promote_idx is 'Ridden by promote: scheduled jobs by the time they are due.';
 
+-- purge: what a tenant has that is not due yet. Only a query that says tenant > '' can ride it: promote must have no
+-- second index to be tempted by.
+create index jobs_purge_idx
+    on fairq.jobs (queue, tenant, run_at, job_id)
+    where state = 'scheduled' and tenant > '';
+comment on index fairq.jobs_purge_idx is 'Ridden by purge_tenant: a tenant''s scheduled jobs by the time they are due.';
+
+-- prune: what ended first, queue by queue, since each keeps its jobs for a time of its own. Measured: 3 of the 19 pages
+-- that a completion touches, as many as for a BRIN, which would soon be no help, as new rows go where old ones were.
+create index finished_jobs_prune_idx on fairq.finished_jobs (queue, finished_at);
+comment on index fairq.finished_jobs_prune_idx is 'Ridden by _prune_queue and prune: ended jobs of a queue, oldest first.';
+
+-- prune: keys that have expired
+create index job_keys_prune_idx on fairq.job_keys (expires_at);
+comment on index fairq.job_keys_prune_idx is 'Ridden by prune: keys by the time they expire.';
+
 -- expire: leases that are over, from the expire floor
 create index leases_expire_idx on fairq.leases (queue, lease_expires_at);
 comment on index fairq.leases_expire_idx is 'Ridden by expire: leases by the time they end.';

@@ -132,11 +132,13 @@ create or replace function fairq.purge_tenant(p_queue text, p_tenant text, p_lim
     set enable_bitmapscan = off
     set enable_hashjoin = off
     set enable_mergejoin = off
+    -- each index has the order that is asked for
+    set enable_sort = off
 as $fn$
 -- queued, scheduled -> cancelled: the tenant's waiting jobs, each with its event; what runs goes on
 --
 -- Locks:  the jobs' rows, skipping those held by others: no claim waits, and none is taken from it.
--- Index:  jobs_claim_idx, then jobs_promote_idx.
+-- Index:  jobs_claim_idx, then jobs_purge_idx.
 -- Raises: 22023 for a bad argument.
 declare
     v_actor text := fairq._caller();
@@ -161,8 +163,10 @@ begin
         union all
         (
             select j.job_id from fairq.jobs as j
-            where j.queue = p_queue and j.state = 'scheduled' and j.tenant = p_tenant
-            order by j.run_at, j.job_id
+            -- a tenant written as a range is part of the order, which only jobs_purge_idx has
+            where j.queue = p_queue and j.state = 'scheduled'
+              and j.tenant > '' and j.tenant >= p_tenant and j.tenant <= p_tenant
+            order by j.tenant, j.run_at, j.job_id
             limit p_limit
         )
         limit p_limit
