@@ -666,7 +666,7 @@ comment on column fairq.flows.started is 'Jobs started in that minute and in the
 comment on column fairq.flows.spent is 'What they cost, in the same two minutes, before the weight.';
 comment on column fairq.flows.charge is 'What one job adds to vtime: its price, times 2,520 (the least common multiple of 1 to 10, so that small weights divide evenly), over the weight.';
 comment on column fairq.flows.has_work is 'Backlogged, as far as the scheduler has looked.';
-comment on column fairq.flows.eligible is 'In the pick order: backlogged, not paused, below its cap.';
+comment on column fairq.flows.eligible is 'In the pick order: backlogged, not paused, not out of tokens, below its cap.';
 
 create table fairq.schedulers (
     queue text collate "C" not null,
@@ -796,7 +796,7 @@ comment on sequence fairq.dispatch_seq is 'Numbers dispatches in the order of th
 create index jobs_claim_idx
     on fairq.jobs (queue, tenant, priority, run_at, job_id)
     where state = 'queued';
-comment on index fairq.jobs_claim_idx is 'Ridden by _pick: a tenant''s jobs in their order, from its head.';
+comment on index fairq.jobs_claim_idx is 'Ridden by _pick, purge_tenant, queue_stats, tenant_stats and explain_wait: a tenant''s queued jobs in their order.';
 
 -- the scheduler's look: what changed since the last one
 create index jobs_look_idx on fairq.jobs (queue, changed_xid);
@@ -839,12 +839,12 @@ comment on index fairq.tenants_look_idx is 'Ridden by _look: tenants'' rows by t
 -- a flow by its key, newest version first: under a held snapshot the dead versions are never walked.
 -- Tenant first: what reads a queue's flows in pick order must have no second index to be tempted by.
 create index flows_key_idx on fairq.flows (tenant, queue, stamp desc);
-comment on index fairq.flows_key_idx is 'Ridden by _apply: a tenant''s flow, newest version first.';
+comment on index fairq.flows_key_idx is 'Ridden by _open_flows, _apply, _first_flows, _foreseen and tenant_stats: a tenant''s flow, newest version first.';
 
 -- the pick order. The whole tie-break is in the index, so that a limit cuts between equals by the rule and not by luck;
 -- and eligible is a column of it rather than its condition, so that it also ends in the greatest vtime of the queue.
 create index flows_pick_idx on fairq.flows (queue, eligible, vtime, charge, served, tenant);
-comment on index fairq.flows_pick_idx is 'Ridden by _pick and _virtual_time: flows in pick order.';
+comment on index fairq.flows_pick_idx is 'Ridden by _first_flows, _virtual_time and _pick_floor, and by queue_stats, tenant_stats and explain_wait: flows in pick order.';
 
 -- flows that are out of tokens, by the time the next one comes
 create index flows_token_idx on fairq.flows (queue, token_due_at) where limited;
@@ -1451,7 +1451,7 @@ create or replace function fairq._refuse(p_name text, p_value text, p_rule text)
     language plpgsql
     set search_path = pg_catalog, pg_temp
 as $fn$
--- The one place that raises 22023.
+-- Refuses an argument. What has to add something of its own to 22023, or may not call this (prune), raises it itself.
 begin
     raise exception '% must be %, not %', p_name, p_rule, coalesce(left(p_value, 100), 'null')
         using errcode = '22023', hint = 'Nothing was changed.';
@@ -1465,9 +1465,9 @@ create or replace function fairq._check_name(p_name text, p_value text, p_longes
     language plpgsql
     set search_path = pg_catalog, pg_temp
 as $fn$
--- Raises: 22023 for a name that is null, blank, reserved or too long. Names are kept as they are, never cut.
+-- Raises: 22023 for a name that is null, nothing but white space, reserved or too long. Names are kept as they are, never cut.
 begin
-    if p_value is null or btrim(p_value) = '' or p_value in ('*', '@own') or octet_length(p_value) > p_longest then
+    if p_value is null or octet_length(p_value) > p_longest or p_value in ('*', '@own') or p_value !~ '[^[:space:]]' then
         perform fairq._refuse(
             p_name, p_value, format('a name of 1 to %s bytes, not blank, not * or @own', p_longest)
         );

@@ -367,7 +367,7 @@ comment on column fairq.flows.started is 'Jobs started in that minute and in the
 comment on column fairq.flows.spent is 'What they cost, in the same two minutes, before the weight.';
 comment on column fairq.flows.charge is 'What one job adds to vtime: its price, times 2,520 (the least common multiple of 1 to 10, so that small weights divide evenly), over the weight.';
 comment on column fairq.flows.has_work is 'Backlogged, as far as the scheduler has looked.';
-comment on column fairq.flows.eligible is 'In the pick order: backlogged, not paused, below its cap.';
+comment on column fairq.flows.eligible is 'In the pick order: backlogged, not paused, not out of tokens, below its cap.';
 
 create table fairq.schedulers (
     queue text collate "C" not null,

@@ -7,7 +7,7 @@ create or replace function fairq._refuse(p_name text, p_value text, p_rule text)
     language plpgsql
     set search_path = pg_catalog, pg_temp
 as $fn$
--- The one place that raises 22023.
+-- Refuses an argument. What has to add something of its own to 22023, or may not call this (prune), raises it itself.
 begin
     raise exception '% must be %, not %', p_name, p_rule, coalesce(left(p_value, 100), 'null')
         using errcode = '22023', hint = 'Nothing was changed.';
@@ -21,9 +21,9 @@ create or replace function fairq._check_name(p_name text, p_value text, p_longes
     language plpgsql
     set search_path = pg_catalog, pg_temp
 as $fn$
--- Raises: 22023 for a name that is null, blank, reserved or too long. Names are kept as they are, never cut.
+-- Raises: 22023 for a name that is null, nothing but white space, reserved or too long. Names are kept as they are, never cut.
 begin
-    if p_value is null or btrim(p_value) = '' or p_value in ('*', '@own') or octet_length(p_value) > p_longest then
+    if p_value is null or octet_length(p_value) > p_longest or p_value in ('*', '@own') or p_value !~ '[^[:space:]]' then
         perform fairq._refuse(
             p_name, p_value, format('a name of 1 to %s bytes, not blank, not * or @own', p_longest)
         );
