@@ -1507,6 +1507,36 @@ $fn$;
 comment on function fairq._check_delay(interval) is 'Raises 22023 for a delay out of range. Internal.';
 revoke all on function fairq._check_delay(interval) from public;
 
+create or replace function fairq._check_limit(p_value integer, p_most integer)
+    returns void
+    language plpgsql
+    set search_path = pg_catalog, pg_temp
+as $fn$
+-- Raises: 22023 for a p_limit that is null or out of range: nothing is unbounded.
+begin
+    if p_value is null or p_value not between 1 and p_most then
+        perform fairq._refuse('p_limit', p_value::text, format('a number from 1 to %s', p_most));
+    end if;
+end
+$fn$;
+comment on function fairq._check_limit(integer, integer) is 'Raises 22023 for a p_limit out of range. Internal.';
+revoke all on function fairq._check_limit(integer, integer) from public;
+
+create or replace function fairq._check_id(p_job_id bigint)
+    returns void
+    language plpgsql
+    set search_path = pg_catalog, pg_temp
+as $fn$
+-- Raises: 22023 for a null. An id that no job has is an outcome, not a mistake.
+begin
+    if p_job_id is null then
+        perform fairq._refuse('p_job_id', null, 'a job''s id');
+    end if;
+end
+$fn$;
+comment on function fairq._check_id(bigint) is 'Raises 22023 for the id of no job. Internal.';
+revoke all on function fairq._check_id(bigint) from public;
+
 create or replace function fairq._check_held(p_job_id bigint, p_token uuid)
     returns void
     language plpgsql
@@ -1589,6 +1619,25 @@ end
 $fn$;
 comment on function fairq._queue_settings(text) is 'The settings in force for a queue. Internal.';
 revoke all on function fairq._queue_settings(text) from public;
+
+create or replace function fairq._newest_tick(p_queue text)
+    returns fairq.ticks
+    language plpgsql
+    stable
+    set search_path = pg_catalog, pg_temp
+as $fn$
+-- What the scheduler wrote down last, for those who only look; a claim reads it by _last_tick().
+--
+-- Index:  ticks_pkey, newest first.
+declare
+    v_tick fairq.ticks;
+begin
+    select t.* into v_tick from fairq.ticks as t where t.queue = p_queue order by t.tick_id desc limit 1;
+    return v_tick;
+end
+$fn$;
+comment on function fairq._newest_tick(text) is 'What the scheduler wrote down last. Internal.';
+revoke all on function fairq._newest_tick(text) from public;
 
 create or replace function fairq._token_hash(p_token uuid)
     returns bytea
@@ -1946,6 +1995,33 @@ $fn$;
 comment on function fairq._check_tenant_or_all(text) is 'Raises 22023 for what is neither a tenant nor *. Internal.';
 revoke all on function fairq._check_tenant_or_all(text) from public;
 
+create or replace function fairq._check_pace(
+    p_max_running integer, p_no_cap text, p_rate double precision, p_no_rate text, p_burst integer
+)
+    returns void
+    language plpgsql
+    set search_path = pg_catalog, pg_temp
+as $fn$
+-- Cap, rate and burst of a tenant or a queue; p_no_cap and p_no_rate say how a caller takes the first two away.
+--
+-- Raises: 22023 for the first that is out of its range.
+begin
+    if p_max_running < 0 then
+        perform fairq._refuse('p_max_running', p_max_running::text, format('a number from 0, or %s for no cap', p_no_cap));
+    end if;
+    if not (p_rate >= 0.000001 and p_rate <= 1000000) then
+        perform fairq._refuse(
+            'p_rate', p_rate::text, format('jobs per second, from 0.000001 to 1000000, or %s for no limit', p_no_rate)
+        );
+    end if;
+    if p_burst is null or p_burst not between 1 and 1000000 then
+        perform fairq._refuse('p_burst', p_burst::text, 'a number from 1 to 1000000');
+    end if;
+end
+$fn$;
+comment on function fairq._check_pace(integer, text, double precision, text, integer) is 'Raises 22023 for a cap, rate or burst out of range. Internal.';
+revoke all on function fairq._check_pace(integer, text, double precision, text, integer) from public;
+
 create or replace function fairq.set_tenant(
     p_queue       text,
     p_tenant      text,
@@ -1970,18 +2046,10 @@ begin
     if p_weight is null or not (p_weight >= 0.001 and p_weight <= 1000000) then
         perform fairq._refuse('p_weight', p_weight::text, 'a number from 0.001 to 1000000');
     end if;
-    if p_max_running < 0 then
-        perform fairq._refuse('p_max_running', p_max_running::text, 'null (no cap) or a number from 0');
-    end if;
     if p_paused is null then
         perform fairq._refuse('p_paused', null, 'true or false');
     end if;
-    if not (p_rate >= 0.000001 and p_rate <= 1000000) then
-        perform fairq._refuse('p_rate', p_rate::text, 'null (no limit) or jobs per second, from 0.000001 to 1000000');
-    end if;
-    if p_burst is null or p_burst not between 1 and 1000000 then
-        perform fairq._refuse('p_burst', p_burst::text, 'a number from 1 to 1000000');
-    end if;
+    perform fairq._check_pace(p_max_running, 'null', p_rate, 'null', p_burst);
 
     insert into fairq.tenants as t (queue, tenant, weight, max_running, paused, rate, burst)
     values (p_queue, p_tenant, p_weight, p_max_running, p_paused, p_rate, p_burst)
@@ -2078,9 +2146,7 @@ declare
 begin
     perform fairq._check_name('p_queue', p_queue, 200);
     perform fairq._check_name('p_tenant', p_tenant, 200);
-    if p_limit is null or p_limit not between 1 and 100000 then
-        perform fairq._refuse('p_limit', p_limit::text, 'a number from 1 to 100000');
-    end if;
+    perform fairq._check_limit(p_limit, 100000);
 
     for v_id in
         (
@@ -2126,15 +2192,7 @@ begin
     if p_new.charge not in ('time', 'jobs', 'cost') then
         perform fairq._refuse('p_charge', p_new.charge, 'time, jobs or cost');
     end if;
-    if p_new.max_running < 0 then
-        perform fairq._refuse('p_max_running', p_new.max_running::text, 'a number from 0, or -1 for no cap');
-    end if;
-    if not (p_new.rate >= 0.000001 and p_new.rate <= 1000000) then
-        perform fairq._refuse('p_rate', p_new.rate::text, 'jobs per second, from 0.000001 to 1000000, or 0 for no limit');
-    end if;
-    if p_new.burst not between 1 and 1000000 then
-        perform fairq._refuse('p_burst', p_new.burst::text, 'a number from 1 to 1000000');
-    end if;
+    perform fairq._check_pace(p_new.max_running, '-1', p_new.rate, '0', p_new.burst);
     perform fairq._check_span('p_longest_lease', p_new.longest_lease, interval '1 microsecond', interval '7 days');
     perform fairq._check_span('p_default_lease', p_new.default_lease, interval '1 microsecond', p_new.longest_lease);
     if p_new.max_attempts not between 1 and 1000 then
@@ -2379,7 +2437,7 @@ create or replace function fairq._wake(p_queue text)
 as $fn$
 -- One NOTIFY when a worker found the queue empty, none while there is a backlog. The payload says nothing.
 begin
-    if (select t.found_empty from fairq.ticks as t where t.queue = p_queue order by t.tick_id desc limit 1) then
+    if (fairq._newest_tick(p_queue)).found_empty then
         perform pg_notify(fairq.channel(p_queue), '');
     end if;
 end
@@ -2688,9 +2746,7 @@ declare
     v_count integer;
     v_total integer := 0;
 begin
-    if p_limit is null or p_limit not between 1 and 10000 then
-        perform fairq._refuse('p_limit', p_limit::text, 'a number from 1 to 10000');
-    end if;
+    perform fairq._check_limit(p_limit, 10000);
 
     for v_queue in
         -- from one queue to the next in the index: a queue may hold a million jobs, and there is no list of queues
@@ -2866,9 +2922,7 @@ declare
     v_lease fairq.leases;
     v_total integer := 0;
 begin
-    if p_limit is null or p_limit not between 1 and 10000 then
-        perform fairq._refuse('p_limit', p_limit::text, 'a number from 1 to 10000');
-    end if;
+    perform fairq._check_limit(p_limit, 10000);
 
     for v_queue in
         select s.queue from fairq.schedulers as s where p_queue is null or s.queue = p_queue order by s.queue
@@ -4247,9 +4301,7 @@ declare
 begin
     perform fairq._check_name('p_queue', p_queue, 200);
     perform fairq._check_name('p_owner', p_owner, 200);
-    if p_limit is null or p_limit not between 1 and 1000 then
-        perform fairq._refuse('p_limit', p_limit::text, 'a number from 1 to 1000');
-    end if;
+    perform fairq._check_limit(p_limit, 1000);
     v_settings := fairq._queue_settings(p_queue);
     p_lease := coalesce(p_lease, v_settings.default_lease);
     perform fairq._check_span('p_lease', p_lease, interval '1 millisecond', v_settings.longest_lease);
@@ -4979,9 +5031,7 @@ declare
     v_job   fairq.jobs;
     v_where text;
 begin
-    if p_job_id is null then
-        perform fairq._refuse('p_job_id', null, 'a job''s id');
-    end if;
+    perform fairq._check_id(p_job_id);
     for v_try in 1..10 loop
         v_where := fairq._find_job(p_job_id);
         if v_where <> 'waiting' then
@@ -5036,9 +5086,7 @@ declare
     v_job   fairq.jobs;
     v_where text;
 begin
-    if p_job_id is null then
-        perform fairq._refuse('p_job_id', null, 'a job''s id');
-    end if;
+    perform fairq._check_id(p_job_id);
     if num_nonnulls(p_run_at, p_delay, p_priority) = 0 then
         perform fairq._refuse('one of p_run_at, p_delay and p_priority', null, 'given');
     end if;
@@ -5102,9 +5150,7 @@ declare
     v_job fairq.finished_jobs;
     v_now timestamptz;
 begin
-    if p_job_id is null then
-        perform fairq._refuse('p_job_id', null, 'a job''s id');
-    end if;
+    perform fairq._check_id(p_job_id);
     if fairq._find_job(p_job_id) = 'finished' then
         select f.* into v_job from fairq.finished_jobs as f where f.job_id = p_job_id for update;
     end if;
@@ -5170,25 +5216,6 @@ end
 $fn$;
 comment on function fairq._in_last_minute(bigint, bigint[], timestamptz) is 'What two counters say of the last minute. Internal.';
 revoke all on function fairq._in_last_minute(bigint, bigint[], timestamptz) from public;
-
-create or replace function fairq._newest_tick(p_queue text)
-    returns fairq.ticks
-    language plpgsql
-    stable
-    set search_path = pg_catalog, pg_temp
-as $fn$
--- As _last_tick(), for those who only look.
---
--- Index:  ticks_pkey, newest first.
-declare
-    v_tick fairq.ticks;
-begin
-    select t.* into v_tick from fairq.ticks as t where t.queue = p_queue order by t.tick_id desc limit 1;
-    return v_tick;
-end
-$fn$;
-comment on function fairq._newest_tick(text) is 'What the scheduler wrote down last. Internal.';
-revoke all on function fairq._newest_tick(text) from public;
 
 create or replace function fairq._count_queued(p_queue text, p_tenant text, p_running bigint, p_most bigint)
     returns bigint
@@ -5404,9 +5431,7 @@ begin
     if p_tenant is not null then
         perform fairq._check_name('p_tenant', p_tenant, 200);
     end if;
-    if p_limit is null or p_limit not between 1 and 1000 then
-        perform fairq._refuse('p_limit', p_limit::text, 'a number from 1 to 1000');
-    end if;
+    perform fairq._check_limit(p_limit, 1000);
 
     return query
     with known as materialized (
@@ -5685,9 +5710,7 @@ declare
     v_job   fairq.jobs;
     v_lease fairq.leases;
 begin
-    if p_job_id is null then
-        perform fairq._refuse('p_job_id', null, 'a job''s id');
-    end if;
+    perform fairq._check_id(p_job_id);
     v_where := fairq._find_job(p_job_id);
     if v_where = 'not_found' then
         return row(null, 'not_found', 'not found', null, null, null)::fairq.wait_reason;

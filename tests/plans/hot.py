@@ -19,7 +19,6 @@ HOT = {
     "from fairq.access_grants as a": {"access_grants_pkey"},
     # enqueue
     "select k.* from fairq.job_keys": {"job_keys_pkey"},
-    "select t.found_empty from fairq.ticks": {"ticks_pkey"},
     # claim: lock, remember, look
     "SELECT from fairq.schedulers as s where s.queue = p_queue for update": {"schedulers_pkey"},
     "select t.* from fairq.ticks": {"ticks_pkey"},

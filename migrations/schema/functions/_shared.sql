@@ -63,6 +63,36 @@ $fn$;
 comment on function fairq._check_delay(interval) is 'Raises 22023 for a delay out of range. Internal.';
 revoke all on function fairq._check_delay(interval) from public;
 
+create or replace function fairq._check_limit(p_value integer, p_most integer)
+    returns void
+    language plpgsql
+    set search_path = pg_catalog, pg_temp
+as $fn$
+-- Raises: 22023 for a p_limit that is null or out of range: nothing is unbounded.
+begin
+    if p_value is null or p_value not between 1 and p_most then
+        perform fairq._refuse('p_limit', p_value::text, format('a number from 1 to %s', p_most));
+    end if;
+end
+$fn$;
+comment on function fairq._check_limit(integer, integer) is 'Raises 22023 for a p_limit out of range. Internal.';
+revoke all on function fairq._check_limit(integer, integer) from public;
+
+create or replace function fairq._check_id(p_job_id bigint)
+    returns void
+    language plpgsql
+    set search_path = pg_catalog, pg_temp
+as $fn$
+-- Raises: 22023 for a null. An id that no job has is an outcome, not a mistake.
+begin
+    if p_job_id is null then
+        perform fairq._refuse('p_job_id', null, 'a job''s id');
+    end if;
+end
+$fn$;
+comment on function fairq._check_id(bigint) is 'Raises 22023 for the id of no job. Internal.';
+revoke all on function fairq._check_id(bigint) from public;
+
 create or replace function fairq._check_held(p_job_id bigint, p_token uuid)
     returns void
     language plpgsql
@@ -145,6 +175,25 @@ end
 $fn$;
 comment on function fairq._queue_settings(text) is 'The settings in force for a queue. Internal.';
 revoke all on function fairq._queue_settings(text) from public;
+
+create or replace function fairq._newest_tick(p_queue text)
+    returns fairq.ticks
+    language plpgsql
+    stable
+    set search_path = pg_catalog, pg_temp
+as $fn$
+-- What the scheduler wrote down last, for those who only look; a claim reads it by _last_tick().
+--
+-- Index:  ticks_pkey, newest first.
+declare
+    v_tick fairq.ticks;
+begin
+    select t.* into v_tick from fairq.ticks as t where t.queue = p_queue order by t.tick_id desc limit 1;
+    return v_tick;
+end
+$fn$;
+comment on function fairq._newest_tick(text) is 'What the scheduler wrote down last. Internal.';
+revoke all on function fairq._newest_tick(text) from public;
 
 create or replace function fairq._token_hash(p_token uuid)
     returns bytea

@@ -49,9 +49,7 @@ declare
     v_job   fairq.jobs;
     v_where text;
 begin
-    if p_job_id is null then
-        perform fairq._refuse('p_job_id', null, 'a job''s id');
-    end if;
+    perform fairq._check_id(p_job_id);
     for v_try in 1..10 loop
         v_where := fairq._find_job(p_job_id);
         if v_where <> 'waiting' then

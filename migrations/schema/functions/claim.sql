@@ -55,9 +55,7 @@ declare
 begin
     perform fairq._check_name('p_queue', p_queue, 200);
     perform fairq._check_name('p_owner', p_owner, 200);
-    if p_limit is null or p_limit not between 1 and 1000 then
-        perform fairq._refuse('p_limit', p_limit::text, 'a number from 1 to 1000');
-    end if;
+    perform fairq._check_limit(p_limit, 1000);
     v_settings := fairq._queue_settings(p_queue);
     p_lease := coalesce(p_lease, v_settings.default_lease);
     perform fairq._check_span('p_lease', p_lease, interval '1 millisecond', v_settings.longest_lease);

@@ -143,7 +143,7 @@ create or replace function fairq._wake(p_queue text)
 as $fn$
 -- One NOTIFY when a worker found the queue empty, none while there is a backlog. The payload says nothing.
 begin
-    if (select t.found_empty from fairq.ticks as t where t.queue = p_queue order by t.tick_id desc limit 1) then
+    if (fairq._newest_tick(p_queue)).found_empty then
         perform pg_notify(fairq.channel(p_queue), '');
     end if;
 end

@@ -89,9 +89,7 @@ declare
     v_count integer;
     v_total integer := 0;
 begin
-    if p_limit is null or p_limit not between 1 and 10000 then
-        perform fairq._refuse('p_limit', p_limit::text, 'a number from 1 to 10000');
-    end if;
+    perform fairq._check_limit(p_limit, 10000);
 
     for v_queue in
         -- from one queue to the next in the index: a queue may hold a million jobs, and there is no list of queues

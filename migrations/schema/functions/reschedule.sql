@@ -26,9 +26,7 @@ declare
     v_job   fairq.jobs;
     v_where text;
 begin
-    if p_job_id is null then
-        perform fairq._refuse('p_job_id', null, 'a job''s id');
-    end if;
+    perform fairq._check_id(p_job_id);
     if num_nonnulls(p_run_at, p_delay, p_priority) = 0 then
         perform fairq._refuse('one of p_run_at, p_delay and p_priority', null, 'given');
     end if;

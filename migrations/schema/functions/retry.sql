@@ -20,9 +20,7 @@ declare
     v_job fairq.finished_jobs;
     v_now timestamptz;
 begin
-    if p_job_id is null then
-        perform fairq._refuse('p_job_id', null, 'a job''s id');
-    end if;
+    perform fairq._check_id(p_job_id);
     if fairq._find_job(p_job_id) = 'finished' then
         select f.* into v_job from fairq.finished_jobs as f where f.job_id = p_job_id for update;
     end if;

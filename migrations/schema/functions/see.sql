@@ -27,25 +27,6 @@ $fn$;
 comment on function fairq._in_last_minute(bigint, bigint[], timestamptz) is 'What two counters say of the last minute. Internal.';
 revoke all on function fairq._in_last_minute(bigint, bigint[], timestamptz) from public;
 
-create or replace function fairq._newest_tick(p_queue text)
-    returns fairq.ticks
-    language plpgsql
-    stable
-    set search_path = pg_catalog, pg_temp
-as $fn$
--- As _last_tick(), for those who only look.
---
--- Index:  ticks_pkey, newest first.
-declare
-    v_tick fairq.ticks;
-begin
-    select t.* into v_tick from fairq.ticks as t where t.queue = p_queue order by t.tick_id desc limit 1;
-    return v_tick;
-end
-$fn$;
-comment on function fairq._newest_tick(text) is 'What the scheduler wrote down last. Internal.';
-revoke all on function fairq._newest_tick(text) from public;
-
 create or replace function fairq._count_queued(p_queue text, p_tenant text, p_running bigint, p_most bigint)
     returns bigint
     language plpgsql
@@ -260,9 +241,7 @@ begin
     if p_tenant is not null then
         perform fairq._check_name('p_tenant', p_tenant, 200);
     end if;
-    if p_limit is null or p_limit not between 1 and 1000 then
-        perform fairq._refuse('p_limit', p_limit::text, 'a number from 1 to 1000');
-    end if;
+    perform fairq._check_limit(p_limit, 1000);
 
     return query
     with known as materialized (
@@ -541,9 +520,7 @@ declare
     v_job   fairq.jobs;
     v_lease fairq.leases;
 begin
-    if p_job_id is null then
-        perform fairq._refuse('p_job_id', null, 'a job''s id');
-    end if;
+    perform fairq._check_id(p_job_id);
     v_where := fairq._find_job(p_job_id);
     if v_where = 'not_found' then
         return row(null, 'not_found', 'not found', null, null, null)::fairq.wait_reason;
