@@ -41,7 +41,9 @@ begin
                 raise exception 'role % does not exist and % may not create it', v_role, current_user
                     using
                         errcode = '42501',
-                        hint = 'Ask a role with CREATEROLE to run: create role ' || quote_ident(v_role) || ' nologin noinherit;';
+                        hint = format(
+                            'Ask a role with CREATEROLE to run: create role %I nologin noinherit;', v_role
+                        );
             when duplicate_object or unique_violation then
                 -- another database of this cluster is being installed at the same moment
                 null;
@@ -1465,9 +1467,12 @@ create or replace function fairq._check_name(p_name text, p_value text, p_longes
     language plpgsql
     set search_path = pg_catalog, pg_temp
 as $fn$
--- Raises: 22023 for a name that is null, nothing but white space, reserved or too long. Names are kept as they are, never cut.
+-- Names are kept as they are, never cut.
+--
+-- Raises: 22023 for a name that is null, nothing but white space, reserved or too long.
 begin
-    if p_value is null or octet_length(p_value) > p_longest or p_value in ('*', '@own') or p_value !~ '[^[:space:]]' then
+    if p_value is null or octet_length(p_value) > p_longest or p_value in ('*', '@own')
+       or p_value !~ '[^[:space:]]' then
         perform fairq._refuse(
             p_name, p_value, format('a name of 1 to %s bytes, not blank, not * or @own', p_longest)
         );
@@ -1788,8 +1793,8 @@ begin
         last_error, created_at, started_at, finished_at, lease_owner, token_hash
     )
     select
-        g.job_id, g.queue, g.tenant, g.task, g.payload, g.priority, p_state, (p_lease).attempt, g.max_attempts, g.run_at,
-        g.cost, g.operation_key, coalesce(p_error, g.last_error), g.created_at, (p_lease).started_at, p_now,
+        g.job_id, g.queue, g.tenant, g.task, g.payload, g.priority, p_state, (p_lease).attempt, g.max_attempts,
+        g.run_at, g.cost, g.operation_key, coalesce(p_error, g.last_error), g.created_at, (p_lease).started_at, p_now,
         (p_lease).lease_owner, fairq._token_hash((p_lease).lease_token)
     from gone as g;
 
@@ -2007,7 +2012,9 @@ as $fn$
 -- Raises: 22023 for the first that is out of its range.
 begin
     if p_max_running < 0 then
-        perform fairq._refuse('p_max_running', p_max_running::text, format('a number from 0, or %s for no cap', p_no_cap));
+        perform fairq._refuse(
+            'p_max_running', p_max_running::text, format('a number from 0, or %s for no cap', p_no_cap)
+        );
     end if;
     if not (p_rate >= 0.000001 and p_rate <= 1000000) then
         perform fairq._refuse(
@@ -2236,8 +2243,8 @@ create or replace function fairq.set_queue(
     security definer
     set search_path = pg_catalog, pg_temp
 as $fn$
--- What is not given stays as it is; a queue that had no row starts from that of *. A p_max_running of -1 or a p_rate of 0
--- takes the queue's own cap or rate away.
+-- What is not given stays as it is; a queue that had no row starts from that of *. A p_max_running of -1 or a p_rate of
+-- 0 takes the queue's own cap or rate away.
 --
 -- Locks:  the queue's row in queues, which no claim ever waits for.
 -- Raises: 22023 for a setting out of range.
@@ -2311,7 +2318,8 @@ begin
         perform fairq._refuse('p_payload', jsonb_typeof(p_job.payload), 'a JSON object');
     end if;
     if octet_length(p_job.payload::text) > p_settings.payload_limit then
-        raise exception 'p_payload has % bytes, its queue allows %', octet_length(p_job.payload::text), p_settings.payload_limit
+        raise exception 'p_payload has % bytes, its queue allows %',
+            octet_length(p_job.payload::text), p_settings.payload_limit
             using errcode = '54000', hint = 'Store it elsewhere and enqueue a reference to it.';
     end if;
     if p_job.run_at is not null and (not isfinite(p_job.run_at) or p_job.delay is not null) then
@@ -2404,7 +2412,8 @@ begin
         case when coalesce(u.run_at, v_now + u.delay) > v_now then 'scheduled' else 'queued' end,
         u.max_attempts, coalesce(u.run_at, v_now + u.delay, v_now), u.cost, u.key, v_now
     from unnest(p_jobs, p_outcomes) as u(
-        tenant, task, payload, queue, run_at, delay, priority, max_attempts, key, key_ttl, cost, ordinal, job_id, outcome
+        tenant, task, payload, queue, run_at, delay, priority, max_attempts, key, key_ttl, cost, ordinal, job_id,
+        outcome
     )
     where u.outcome = 'created';
 end
@@ -2470,8 +2479,8 @@ as $fn$
 -- none -> queued, scheduled
 --
 -- Locks:  none, but for the key: a second producer of the same one waits for the first.
--- Raises: 22023 for a bad argument; 54000 for a payload over the queue's limit; 42501 for a tenant or queue not granted;
---         QF002 for a key in use for another payload.
+-- Raises: 22023 for a bad argument; 54000 for a payload over the queue's limit; 42501 for a tenant or queue not
+--         granted; QF002 for a key in use for another payload.
 declare
     v_settings fairq.queues;
     v_job      fairq.new_job;
@@ -2481,8 +2490,8 @@ begin
     v_settings := fairq._queue_settings(p_queue);
     v_job := fairq._check_job(
         row(
-            fairq._acting_tenant('enqueue', p_queue, p_tenant), p_task, p_payload, p_queue, p_run_at, p_delay, p_priority,
-            p_max_attempts, p_key, p_key_ttl, p_cost
+            fairq._acting_tenant('enqueue', p_queue, p_tenant), p_task, p_payload, p_queue, p_run_at, p_delay,
+            p_priority, p_max_attempts, p_key, p_key_ttl, p_cost
         )::fairq.new_job,
         v_settings
     );
@@ -2673,7 +2682,9 @@ as $fn$
 -- Locks:  jobs' rows, skipping those held by others.
 -- Index:  jobs_promote_idx, from the promote floor.
 declare
-    v_moved fairq.moved := row('{}'::fairq.news[], '{}'::fairq.ending[], greatest(p_tick.promote_floor, p_now))::fairq.moved;
+    v_moved fairq.moved := row(
+        '{}'::fairq.news[], '{}'::fairq.ending[], greatest(p_tick.promote_floor, p_now)
+    )::fairq.moved;
     v_left  timestamptz;
 begin
     -- nothing is due most of the time: one probe says so
@@ -2756,7 +2767,10 @@ begin
             ))
             union all
             select (
-                select j.queue from fairq.jobs as j where j.state = 'scheduled' and j.queue > q.name order by j.queue limit 1
+                select j.queue from fairq.jobs as j
+                where j.state = 'scheduled' and j.queue > q.name
+                order by j.queue
+                limit 1
             )
             from queue as q where q.name is not null and p_queue is null
         )
@@ -4307,7 +4321,9 @@ begin
     perform fairq._check_span('p_lease', p_lease, interval '1 millisecond', v_settings.longest_lease);
     if current_setting('transaction_isolation') not in ('read committed', 'read uncommitted') then
         raise exception 'claim_jobs() cannot run at isolation level %', current_setting('transaction_isolation')
-            using errcode = '0A000', hint = 'Claim in a READ COMMITTED transaction: caps and order are judged on what is committed.';
+            using
+                errcode = '0A000',
+                hint = 'Claim in a READ COMMITTED transaction: caps and order are judged on what is committed.';
     end if;
 
     v_tenants := fairq._granted_tenants('claim', p_queue, v_caller);
@@ -4447,7 +4463,9 @@ declare
 begin
     perform fairq._check_batch(p_job_ids, p_tokens);
     perform fairq._check_lease(p_lease);
-    for v_at in select u.ordinality from unnest(p_job_ids) with ordinality as u(job_id) order by u.job_id, u.ordinality loop
+    for v_at in
+        select u.ordinality from unnest(p_job_ids) with ordinality as u(job_id) order by u.job_id, u.ordinality
+    loop
         v_outcomes[v_at] := fairq._renew(p_job_ids[v_at], p_tokens[v_at], p_lease);
     end loop;
     return query select u.job_id, u.outcome from unnest(p_job_ids, v_outcomes) as u(job_id, outcome);
@@ -4475,8 +4493,8 @@ as $fn$
 -- running -> succeeded: returns the places in the arrays of those that succeeded by it.
 --
 -- Each lease is locked first, by job id, and the clock read after that: a lease judged by a clock read before the wait
--- would live too long. That is a statement of its own: when it had to wait for a renewal, the lease's new version is one
--- that only the next statement sees. No shared row is written: the scheduler learns of it from the settlements.
+-- would live too long. That is a statement of its own: when it had to wait for a renewal, the lease's new version is
+-- one that only the next statement sees. No shared row is written: the scheduler learns of it from the settlements.
 -- p_now:  the clock; null for the real one.
 -- Locks:  the leases' rows, then the jobs'.
 -- Index:  leases_pkey and jobs_pkey, a probe for each job.
@@ -4515,7 +4533,8 @@ begin
         -- as in _ending, for attempts that are paid by the time they were held; one row for those of a tenant
         insert into fairq.settlements (queue, tenant, epoch, ended, measured, elapsed, extra, refund)
         select
-            h.queue, h.tenant, h.epoch, count(*), count(h.prepaid), coalesce(sum(h.held) filter (where h.prepaid > 0), 0),
+            h.queue, h.tenant, h.epoch, count(*), count(h.prepaid),
+            coalesce(sum(h.held) filter (where h.prepaid > 0), 0),
             coalesce(sum(greatest(0, h.held - h.prepaid)), 0), coalesce(sum(greatest(0, h.prepaid - h.held)), 0)
         from (
             select
@@ -4542,8 +4561,8 @@ begin
             last_error, created_at, started_at, finished_at, lease_owner, token_hash, result
         )
         select
-            g.job_id, g.queue, g.tenant, g.task, g.payload, g.priority, 'succeeded', g.attempt, g.max_attempts, g.run_at,
-            g.cost, g.operation_key, g.last_error, g.created_at, g.started_at, g.now_held, g.lease_owner,
+            g.job_id, g.queue, g.tenant, g.task, g.payload, g.priority, 'succeeded', g.attempt, g.max_attempts,
+            g.run_at, g.cost, g.operation_key, g.last_error, g.created_at, g.started_at, g.now_held, g.lease_owner,
             sha256(uuid_send(g.lease_token)), p_results[g.at]
         from gone as g
     )
@@ -4594,7 +4613,8 @@ as $fn$
 begin
     perform fairq._check_held(p_job_id, p_token);
     if fairq._is_oversized(p_job_id, p_result) then
-        raise exception 'p_result of job % has % bytes, more than its queue allows', p_job_id, octet_length(p_result::text)
+        raise exception 'p_result of job % has % bytes, more than its queue allows',
+            p_job_id, octet_length(p_result::text)
             using errcode = '54000', hint = 'Store it elsewhere and complete the job with a reference to it.';
     end if;
     return cardinality(fairq._complete(array[p_job_id], array[p_token], array[p_result])) = 1
@@ -4856,7 +4876,9 @@ begin
     perform fairq._check_failure(p_retry_delay, p_retry);
     perform fairq._check_beside('p_errors', p_errors, cardinality(p_job_ids));
 
-    for v_at in select u.ordinality from unnest(p_job_ids) with ordinality as u(job_id) order by u.job_id, u.ordinality loop
+    for v_at in
+        select u.ordinality from unnest(p_job_ids) with ordinality as u(job_id) order by u.job_id, u.ordinality
+    loop
         v_outcomes[v_at] := fairq._fail(
             p_job_ids[v_at], p_tokens[v_at], fairq._error_document(p_errors[v_at]), p_retry_delay, p_retry
         );
@@ -4913,7 +4935,11 @@ begin
     );
     perform fairq._log(
         v_lease, 'released', v_now,
-        case when p_delay > interval '0' then jsonb_build_object('delay_seconds', round(extract(epoch from p_delay), 3)) else '{}' end
+        case
+            when p_delay > interval '0'
+                then jsonb_build_object('delay_seconds', round(extract(epoch from p_delay), 3))
+            else '{}'
+        end
     );
     return case when p_delay > interval '0' then 'scheduled' else 'queued' end;
 end
@@ -4965,7 +4991,9 @@ declare
 begin
     perform fairq._check_batch(p_job_ids, p_tokens);
     perform fairq._check_delay(p_delay);
-    for v_at in select u.ordinality from unnest(p_job_ids) with ordinality as u(job_id) order by u.job_id, u.ordinality loop
+    for v_at in
+        select u.ordinality from unnest(p_job_ids) with ordinality as u(job_id) order by u.job_id, u.ordinality
+    loop
         v_outcomes[v_at] := fairq._release(p_job_ids[v_at], p_tokens[v_at], p_delay);
     end loop;
     return query
@@ -5169,8 +5197,8 @@ begin
         created_at
     )
     values (
-        p_job_id, v_job.queue, v_job.tenant, v_job.task, v_job.payload, v_job.priority, 'queued', v_job.max_attempts, v_now,
-        v_job.cost, v_job.operation_key, v_job.last_error, v_job.created_at
+        p_job_id, v_job.queue, v_job.tenant, v_job.task, v_job.payload, v_job.priority, 'queued', v_job.max_attempts,
+        v_now, v_job.cost, v_job.operation_key, v_job.last_error, v_job.created_at
     );
     insert into fairq.job_log (job_id, queue, tenant, event_type, attempt, actor, details, created_at)
     values (
@@ -5201,8 +5229,8 @@ create or replace function fairq._in_last_minute(p_minute bigint, p_counts bigin
     immutable
     set search_path = pg_catalog, pg_temp
 as $fn$
--- Counters of a minute of the clock and of the one before, as of the sixty seconds up to p_now: this minute, and as much
--- of the one before as belongs to them, as if it had been even.
+-- Counters of a minute of the clock and of the one before, as of the sixty seconds up to p_now: this minute, and as
+-- much of the one before as belongs to them, as if it had been even.
 declare
     v_minute bigint := floor(extract(epoch from p_now) / 60);
     v_rest   double precision := 1 - (extract(epoch from p_now) / 60 - v_minute);
@@ -5296,7 +5324,8 @@ create or replace function fairq.queue_stats(p_queue text default null)
     set enable_hashjoin = off
     set enable_mergejoin = off
 as $fn$
--- Index:  jobs_claim_idx, jobs_promote_idx, leases_expire_idx, flows_pick_idx; at most 10,000 entries of each for a queue.
+-- Index:  jobs_claim_idx, jobs_promote_idx, leases_expire_idx, flows_pick_idx; at most 10,000 entries of each for a
+--         queue.
 declare
     v_now timestamptz := clock_timestamp();
 begin
@@ -5363,7 +5392,8 @@ begin
         v_flow.limited := false;
     end if;
     return fairq._wished(
-        v_flow, fairq._wish(p_queue, p_tenant), p_settings.charge, v_flow.limited and v_flow.token_due_at <= p_now, p_now
+        v_flow, fairq._wish(p_queue, p_tenant), p_settings.charge,
+        v_flow.limited and v_flow.token_due_at <= p_now, p_now
     );
 end
 $fn$;
@@ -5504,7 +5534,10 @@ begin
     cross join total as t
     cross join lateral fairq._foreseen(p_queue, s.tenant, v_tick, v_settings, v_now) as f
     cross join lateral (
-        select case when v_running is null then f.running else coalesce((v_running ->> s.tenant)::bigint, 0) end as running
+        select case
+            when v_running is null then f.running
+            else coalesce((v_running ->> s.tenant)::bigint, 0)
+        end as running
     ) as r
     cross join lateral (select fairq._count_queued(p_queue, s.tenant, r.running, 1000) as queued) as w
     -- who has no work is owed nothing, but keeps its debt
@@ -5563,8 +5596,8 @@ as $fn$
 -- About how many jobs of all tenants are started before the one that has p_ahead of its own tenant's before it, if
 -- nothing happens but picks: the start tags below its own, p_start + p_ahead * charge, in the order of _pick().
 --
--- Of other tenants it reads the first 1,000, and of their jobs 10,000 in all: a tenant that has more than was read of it
--- has as many as its tags allow.
+-- Of other tenants it reads the first 1,000, and of their jobs 10,000 in all: a tenant that has more than was read of
+-- it has as many as its tags allow.
 -- Index:  flows_pick_idx; jobs_claim_idx.
 declare
     v_tag bigint := least(9000000000000000000, p_start + p_ahead::numeric * p_flow.charge);
@@ -5606,8 +5639,8 @@ create or replace function fairq._held_up(
     stable
     set search_path = pg_catalog, pg_temp
 as $fn$
--- What keeps a claim from starting any job of a tenant: the queue's pause, cap and rate, then its own. Null when nothing
--- does.
+-- What keeps a claim from starting any job of a tenant: the queue's pause, cap and rate, then its own. Null when
+-- nothing does.
 declare
     v_running jsonb := fairq._running_by_tenant(p_flow.queue);
     v_all     bigint := coalesce((select sum(r.value::bigint) from jsonb_each_text(v_running) as r), 0);
@@ -5718,7 +5751,11 @@ begin
         return (
             select row(
                 f.state, 'finished',
-                case f.state when 'succeeded' then 'it has succeeded' when 'dead' then 'it is dead' else 'it was cancelled' end,
+                case f.state
+                    when 'succeeded' then 'it has succeeded'
+                    when 'dead' then 'it is dead'
+                    else 'it was cancelled'
+                end,
                 null, null, null
             )::fairq.wait_reason
             from fairq.finished_jobs as f where f.job_id = p_job_id
@@ -5729,7 +5766,8 @@ begin
     select l.* into v_lease from fairq.leases as l where l.job_id = p_job_id;
     if v_lease.lease_expires_at <= v_now then
         return row(
-            'running', 'lease_expired', 'its lease is over: the next claim of its queue ends the attempt', null, null, null
+            'running', 'lease_expired', 'its lease is over: the next claim of its queue ends the attempt', null, null,
+            null
         )::fairq.wait_reason;
     elsif v_lease.job_id is not null then
         return row('running', 'running', 'it runs', null, null, null)::fairq.wait_reason;

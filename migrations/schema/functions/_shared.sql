@@ -21,9 +21,12 @@ create or replace function fairq._check_name(p_name text, p_value text, p_longes
     language plpgsql
     set search_path = pg_catalog, pg_temp
 as $fn$
--- Raises: 22023 for a name that is null, nothing but white space, reserved or too long. Names are kept as they are, never cut.
+-- Names are kept as they are, never cut.
+--
+-- Raises: 22023 for a name that is null, nothing but white space, reserved or too long.
 begin
-    if p_value is null or octet_length(p_value) > p_longest or p_value in ('*', '@own') or p_value !~ '[^[:space:]]' then
+    if p_value is null or octet_length(p_value) > p_longest or p_value in ('*', '@own')
+       or p_value !~ '[^[:space:]]' then
         perform fairq._refuse(
             p_name, p_value, format('a name of 1 to %s bytes, not blank, not * or @own', p_longest)
         );
@@ -344,8 +347,8 @@ begin
         last_error, created_at, started_at, finished_at, lease_owner, token_hash
     )
     select
-        g.job_id, g.queue, g.tenant, g.task, g.payload, g.priority, p_state, (p_lease).attempt, g.max_attempts, g.run_at,
-        g.cost, g.operation_key, coalesce(p_error, g.last_error), g.created_at, (p_lease).started_at, p_now,
+        g.job_id, g.queue, g.tenant, g.task, g.payload, g.priority, p_state, (p_lease).attempt, g.max_attempts,
+        g.run_at, g.cost, g.operation_key, coalesce(p_error, g.last_error), g.created_at, (p_lease).started_at, p_now,
         (p_lease).lease_owner, fairq._token_hash((p_lease).lease_token)
     from gone as g;
 

@@ -61,7 +61,9 @@ begin
     perform fairq._check_span('p_lease', p_lease, interval '1 millisecond', v_settings.longest_lease);
     if current_setting('transaction_isolation') not in ('read committed', 'read uncommitted') then
         raise exception 'claim_jobs() cannot run at isolation level %', current_setting('transaction_isolation')
-            using errcode = '0A000', hint = 'Claim in a READ COMMITTED transaction: caps and order are judged on what is committed.';
+            using
+                errcode = '0A000',
+                hint = 'Claim in a READ COMMITTED transaction: caps and order are judged on what is committed.';
     end if;
 
     v_tenants := fairq._granted_tenants('claim', p_queue, v_caller);

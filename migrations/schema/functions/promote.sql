@@ -16,7 +16,9 @@ as $fn$
 -- Locks:  jobs' rows, skipping those held by others.
 -- Index:  jobs_promote_idx, from the promote floor.
 declare
-    v_moved fairq.moved := row('{}'::fairq.news[], '{}'::fairq.ending[], greatest(p_tick.promote_floor, p_now))::fairq.moved;
+    v_moved fairq.moved := row(
+        '{}'::fairq.news[], '{}'::fairq.ending[], greatest(p_tick.promote_floor, p_now)
+    )::fairq.moved;
     v_left  timestamptz;
 begin
     -- nothing is due most of the time: one probe says so
@@ -99,7 +101,10 @@ begin
             ))
             union all
             select (
-                select j.queue from fairq.jobs as j where j.state = 'scheduled' and j.queue > q.name order by j.queue limit 1
+                select j.queue from fairq.jobs as j
+                where j.state = 'scheduled' and j.queue > q.name
+                order by j.queue
+                limit 1
             )
             from queue as q where q.name is not null and p_queue is null
         )

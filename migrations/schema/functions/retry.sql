@@ -39,8 +39,8 @@ begin
         created_at
     )
     values (
-        p_job_id, v_job.queue, v_job.tenant, v_job.task, v_job.payload, v_job.priority, 'queued', v_job.max_attempts, v_now,
-        v_job.cost, v_job.operation_key, v_job.last_error, v_job.created_at
+        p_job_id, v_job.queue, v_job.tenant, v_job.task, v_job.payload, v_job.priority, 'queued', v_job.max_attempts,
+        v_now, v_job.cost, v_job.operation_key, v_job.last_error, v_job.created_at
     );
     insert into fairq.job_log (job_id, queue, tenant, event_type, attempt, actor, details, created_at)
     values (

@@ -11,8 +11,8 @@ create or replace function fairq._in_last_minute(p_minute bigint, p_counts bigin
     immutable
     set search_path = pg_catalog, pg_temp
 as $fn$
--- Counters of a minute of the clock and of the one before, as of the sixty seconds up to p_now: this minute, and as much
--- of the one before as belongs to them, as if it had been even.
+-- Counters of a minute of the clock and of the one before, as of the sixty seconds up to p_now: this minute, and as
+-- much of the one before as belongs to them, as if it had been even.
 declare
     v_minute bigint := floor(extract(epoch from p_now) / 60);
     v_rest   double precision := 1 - (extract(epoch from p_now) / 60 - v_minute);
@@ -106,7 +106,8 @@ create or replace function fairq.queue_stats(p_queue text default null)
     set enable_hashjoin = off
     set enable_mergejoin = off
 as $fn$
--- Index:  jobs_claim_idx, jobs_promote_idx, leases_expire_idx, flows_pick_idx; at most 10,000 entries of each for a queue.
+-- Index:  jobs_claim_idx, jobs_promote_idx, leases_expire_idx, flows_pick_idx; at most 10,000 entries of each for a
+--         queue.
 declare
     v_now timestamptz := clock_timestamp();
 begin
@@ -173,7 +174,8 @@ begin
         v_flow.limited := false;
     end if;
     return fairq._wished(
-        v_flow, fairq._wish(p_queue, p_tenant), p_settings.charge, v_flow.limited and v_flow.token_due_at <= p_now, p_now
+        v_flow, fairq._wish(p_queue, p_tenant), p_settings.charge,
+        v_flow.limited and v_flow.token_due_at <= p_now, p_now
     );
 end
 $fn$;
@@ -314,7 +316,10 @@ begin
     cross join total as t
     cross join lateral fairq._foreseen(p_queue, s.tenant, v_tick, v_settings, v_now) as f
     cross join lateral (
-        select case when v_running is null then f.running else coalesce((v_running ->> s.tenant)::bigint, 0) end as running
+        select case
+            when v_running is null then f.running
+            else coalesce((v_running ->> s.tenant)::bigint, 0)
+        end as running
     ) as r
     cross join lateral (select fairq._count_queued(p_queue, s.tenant, r.running, 1000) as queued) as w
     -- who has no work is owed nothing, but keeps its debt
@@ -373,8 +378,8 @@ as $fn$
 -- About how many jobs of all tenants are started before the one that has p_ahead of its own tenant's before it, if
 -- nothing happens but picks: the start tags below its own, p_start + p_ahead * charge, in the order of _pick().
 --
--- Of other tenants it reads the first 1,000, and of their jobs 10,000 in all: a tenant that has more than was read of it
--- has as many as its tags allow.
+-- Of other tenants it reads the first 1,000, and of their jobs 10,000 in all: a tenant that has more than was read of
+-- it has as many as its tags allow.
 -- Index:  flows_pick_idx; jobs_claim_idx.
 declare
     v_tag bigint := least(9000000000000000000, p_start + p_ahead::numeric * p_flow.charge);
@@ -416,8 +421,8 @@ create or replace function fairq._held_up(
     stable
     set search_path = pg_catalog, pg_temp
 as $fn$
--- What keeps a claim from starting any job of a tenant: the queue's pause, cap and rate, then its own. Null when nothing
--- does.
+-- What keeps a claim from starting any job of a tenant: the queue's pause, cap and rate, then its own. Null when
+-- nothing does.
 declare
     v_running jsonb := fairq._running_by_tenant(p_flow.queue);
     v_all     bigint := coalesce((select sum(r.value::bigint) from jsonb_each_text(v_running) as r), 0);
@@ -528,7 +533,11 @@ begin
         return (
             select row(
                 f.state, 'finished',
-                case f.state when 'succeeded' then 'it has succeeded' when 'dead' then 'it is dead' else 'it was cancelled' end,
+                case f.state
+                    when 'succeeded' then 'it has succeeded'
+                    when 'dead' then 'it is dead'
+                    else 'it was cancelled'
+                end,
                 null, null, null
             )::fairq.wait_reason
             from fairq.finished_jobs as f where f.job_id = p_job_id
@@ -539,7 +548,8 @@ begin
     select l.* into v_lease from fairq.leases as l where l.job_id = p_job_id;
     if v_lease.lease_expires_at <= v_now then
         return row(
-            'running', 'lease_expired', 'its lease is over: the next claim of its queue ends the attempt', null, null, null
+            'running', 'lease_expired', 'its lease is over: the next claim of its queue ends the attempt', null, null,
+            null
         )::fairq.wait_reason;
     elsif v_lease.job_id is not null then
         return row('running', 'running', 'it runs', null, null, null)::fairq.wait_reason;

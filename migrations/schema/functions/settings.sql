@@ -28,7 +28,9 @@ as $fn$
 -- Raises: 22023 for the first that is out of its range.
 begin
     if p_max_running < 0 then
-        perform fairq._refuse('p_max_running', p_max_running::text, format('a number from 0, or %s for no cap', p_no_cap));
+        perform fairq._refuse(
+            'p_max_running', p_max_running::text, format('a number from 0, or %s for no cap', p_no_cap)
+        );
     end if;
     if not (p_rate >= 0.000001 and p_rate <= 1000000) then
         perform fairq._refuse(
@@ -257,8 +259,8 @@ create or replace function fairq.set_queue(
     security definer
     set search_path = pg_catalog, pg_temp
 as $fn$
--- What is not given stays as it is; a queue that had no row starts from that of *. A p_max_running of -1 or a p_rate of 0
--- takes the queue's own cap or rate away.
+-- What is not given stays as it is; a queue that had no row starts from that of *. A p_max_running of -1 or a p_rate of
+-- 0 takes the queue's own cap or rate away.
 --
 -- Locks:  the queue's row in queues, which no claim ever waits for.
 -- Raises: 22023 for a setting out of range.
