@@ -1,5 +1,5 @@
 -- complete: running -> succeeded.
-select plan(47);
+select plan(52);
 
 select fairq_test.given_jobs('a', 10, p_payload => '{"in": 1}');
 create temp table held as select row_number() over () as n, c.* from fairq_test.claim(10) as c;
@@ -106,6 +106,21 @@ select is(fairq_test.state_of(h.job_id), 'running', 'and may be given again, sho
 select is(fairq.complete_job(h.job_id, h.lease_token, to_jsonb(repeat('x', 9998))), true, 'the longest is taken')
 from held as h where h.n = 6;
 
+select fairq.set_queue('default', p_payload_limit => 10);
+select fairq_test.refuses(
+    format('select fairq.complete_job(%s, %L, to_jsonb(repeat(''x'', 9)))', h.job_id, h.lease_token), '54000', 'p_result',
+    'a limit of ten bytes refuses eleven'
+)
+from held as h where h.n = 7;
+select results_eq(
+    $$ select o.outcome from held as h
+       cross join fairq.complete_jobs(array[h.job_id], array[h.lease_token], array[to_jsonb(repeat('x', 9))]) as o where h.n = 7 $$,
+    array['too_large'], 'in a batch too'
+);
+select is(fairq._is_oversized(h.job_id, to_jsonb(repeat('x', 8))), false, 'and takes ten')
+from held as h where h.n = 7;
+select fairq.set_queue('default', p_payload_limit => 10000);
+
 -- many
 select results_eq(
     $$ select o.job_id, o.outcome
@@ -155,6 +170,8 @@ from (values
     ('complete_job(1, null)', 'p_token'),
     ('complete_jobs(array[1], array[gen_random_uuid()], ''{}'')', 'p_results'),
     ('complete_jobs(array[1], array[gen_random_uuid()], array[null, null]::jsonb[])', 'p_results'),
+    ('complete_jobs(array[1, 2], array[gen_random_uuid(), gen_random_uuid()], ''[0:1]={1,2}'')', 'p_results'),
+    ('complete_jobs(array[1, 2], array[gen_random_uuid(), gen_random_uuid()], ''{{1,2}}'')', 'p_results'),
     ('complete_jobs(array[1, null], array[gen_random_uuid(), null])', 'p_job_ids and p_tokens')
 ) as c(call, names);
 

@@ -1,5 +1,5 @@
 -- prune: ended jobs go when their time is over.
-select plan(28);
+select plan(29);
 
 -- given jobs in every state, all of them old; 'aged' is what prune() would take
 create temp table jobs as
@@ -40,8 +40,9 @@ select is(fairq.prune(), 0, 'once is enough');
 select is(count(*), 6::bigint, 'a key outlives its job') from fairq.job_keys;
 select is(e.created, false, 'and still stands for it') from fairq.enqueue_job('a', 'dead', p_key => 'dead') as e;
 update fairq.job_keys as k set expires_at = clock_timestamp() where k.operation_key in ('dead', 'running');
-select is(fairq.prune(), 0, 'no job is old');
-select is(count(*), 4::bigint, 'but two keys have expired and go') from fairq.job_keys;
+select is(fairq.prune(1), 1, 'no job is old, but keys have expired: no more than the limit go');
+select is(fairq.prune(), 1, 'then the rest');
+select is(count(*), 4::bigint, 'others stay') from fairq.job_keys;
 select is(fairq_test.state_of(j.job_id), 'running', 'whose job may still run')
 from jobs as j where j.task = 'running';
 

@@ -1,5 +1,5 @@
 -- reschedule: another time or priority for a job that waits.
-select plan(38);
+select plan(41);
 
 create temp table job as select * from fairq.enqueue_job('a', 't');
 create function pg_temp.look() returns table (state text, run_at timestamptz, priority integer) language sql as $fn$
@@ -102,5 +102,24 @@ select is(
     fairq.reschedule_job(-1, p_priority => 0), 'not_found', 'an operator may, and is told when there is no such job'
 );
 select fairq_test.as_role('none');
+
+-- an operator whose grant is narrowed to another tenant knows nothing of the job
+begin;
+delete from fairq.access_grants as g where g.role_name = 'fairq_operator';
+create role fairq_test_narrowed in role fairq_operator;
+insert into fairq.access_grants (role_name, verb, tenant) values ('fairq_test_narrowed', 'cancel', 'b');
+create temp table theirs as
+select v.tenant, e.job_id from (values ('a'), ('b')) as v(tenant) cross join fairq.enqueue_job(v.tenant, 't') as e;
+grant select on theirs to public;
+select fairq_test.as_role('fairq_test_narrowed');
+select results_eq(
+    'select fairq.reschedule_job(t.job_id, p_priority => 0) from theirs as t order by t.tenant',
+    array['not_found', 'queued'], 'an operator reschedules jobs of the tenants it is granted, and finds no others'
+);
+select is(fairq.cancel_job(t.job_id), 'not_found', 'nor to cancel') from theirs as t where t.tenant = 'a';
+select fairq_test.as_role('none');
+select is(j.priority::integer, 2, 'which stay as they were')
+from fairq.jobs as j join theirs as t using (job_id) where t.tenant = 'a';
+rollback;
 
 select * from finish();

@@ -1,5 +1,5 @@
 -- retry: dead, cancelled -> queued.
-select plan(21);
+select plan(23);
 
 -- a dead job
 create temp table dead as
@@ -57,5 +57,23 @@ select throws_ok('select fairq.retry_job(1)', '42501', null, 'nor a worker');
 select fairq_test.as_role('fairq_operator');
 select is(fairq.retry_job(-1), 'not_found', 'an operator may');
 select fairq_test.as_role('none');
+
+-- an operator whose grant is narrowed to another tenant knows nothing of the job
+begin;
+delete from fairq.access_grants as g where g.role_name = 'fairq_operator';
+create role fairq_test_narrowed in role fairq_operator;
+insert into fairq.access_grants (role_name, verb, tenant) values ('fairq_test_narrowed', 'cancel', 'b');
+create temp table theirs as
+select v.tenant, e.job_id from (values ('a'), ('b')) as v(tenant) cross join fairq.enqueue_job(v.tenant, 't') as e;
+grant select on theirs to public;
+select fairq.cancel_job(t.job_id) from theirs as t;
+select fairq_test.as_role('fairq_test_narrowed');
+select results_eq(
+    'select fairq.retry_job(t.job_id) from theirs as t order by t.tenant',
+    array['not_found', 'queued'], 'an operator revives jobs of the tenants it is granted, and finds no others'
+);
+select fairq_test.as_role('none');
+select is(fairq_test.state_of(t.job_id), 'cancelled', 'which stay as they were') from theirs as t where t.tenant = 'a';
+rollback;
 
 select * from finish();

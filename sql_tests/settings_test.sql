@@ -1,5 +1,5 @@
 -- settings: what operators want of queues and tenants.
-select plan(85);
+select plan(87);
 
 -- a tenant: the whole wish
 create function pg_temp.tenant(p_tenant text) returns jsonb language sql as $fn$
@@ -137,6 +137,7 @@ select fairq_test.refuses(
 )
 from (values
     ('null, ''a''', 'p_queue'), (''''', ''a''', 'p_queue'), ('''*'', ''a''', 'p_queue'),
+    ('e''\t\n'', ''a''', 'p_queue'), ('''q'', e'' \r\n\f\x0b''', 'p_tenant'),
     ('''q'', null', 'p_tenant'), ('''q'', ''''', 'p_tenant'), ('''q'', ''@own''', 'p_tenant'),
     ('''q'', ''a'', null', 'p_weight'), ('''q'', ''a'', 0', 'p_weight'), ('''q'', ''a'', ''-1''', 'p_weight'),
     ('''q'', ''a'', 0.0009', 'p_weight'), ('''q'', ''a'', 1000001', 'p_weight'),

@@ -37,7 +37,9 @@ begin
                 raise exception 'role % does not exist and % may not create it', v_role, current_user
                     using
                         errcode = '42501',
-                        hint = 'Ask a role with CREATEROLE to run: create role ' || quote_ident(v_role) || ' nologin noinherit;';
+                        hint = format(
+                            'Ask a role with CREATEROLE to run: create role %I nologin noinherit;', v_role
+                        );
             when duplicate_object or unique_violation then
                 -- another database of this cluster is being installed at the same moment
                 null;

@@ -367,7 +367,7 @@ comment on column fairq.flows.started is 'Jobs started in that minute and in the
 comment on column fairq.flows.spent is 'What they cost, in the same two minutes, before the weight.';
 comment on column fairq.flows.charge is 'What one job adds to vtime: its price, times 2,520 (the least common multiple of 1 to 10, so that small weights divide evenly), over the weight.';
 comment on column fairq.flows.has_work is 'Backlogged, as far as the scheduler has looked.';
-comment on column fairq.flows.eligible is 'In the pick order: backlogged, not paused, below its cap.';
+comment on column fairq.flows.eligible is 'In the pick order: backlogged, not paused, not out of tokens, below its cap.';
 
 create table fairq.schedulers (
     queue text collate "C" not null,
@@ -474,9 +474,9 @@ create table fairq.access_grants (
 alter table fairq.access_grants enable row level security;
 alter table fairq.access_grants force row level security;
 
-comment on table fairq.access_grants is 'Which queues and tenants a role may claim from, enqueue for and cancel. Without a row: none.';
+comment on table fairq.access_grants is 'Which queues and tenants a role may claim from, enqueue for and whose jobs it may manage. Without a row: none.';
 comment on column fairq.access_grants.role_name is 'A role; it counts for every login that has it.';
-comment on column fairq.access_grants.verb is 'claim, enqueue or cancel.';
+comment on column fairq.access_grants.verb is 'claim, enqueue or cancel. The last is the right to manage a job: cancel, reschedule, retry and explain it.';
 comment on column fairq.access_grants.queue is 'The queue; * for all.';
 comment on column fairq.access_grants.tenant is 'The tenant; * for all; @own for current_tenant_id().';
 

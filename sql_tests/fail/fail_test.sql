@@ -1,5 +1,5 @@
 -- fail: running -> scheduled (another attempt later), queued, dead, or cancelled.
-select plan(49);
+select plan(51);
 
 select fairq_test.given_jobs('a', 12, p_max_attempts => 3);
 create temp table held as select row_number() over () as n, c.* from fairq_test.claim(12) as c;
@@ -159,6 +159,8 @@ from (values
     ('fail_job(1, gen_random_uuid(), p_retry => null)', 'p_retry'),
     ('fail_jobs(array[1], array[gen_random_uuid()], ''{}'')', 'p_errors'),
     ('fail_jobs(array[1], array[gen_random_uuid()], array[''x'', ''y''])', 'p_errors'),
+    ('fail_jobs(array[1, 2], array[gen_random_uuid(), gen_random_uuid()], ''[0:1]={x,y}'')', 'p_errors'),
+    ('fail_jobs(array[1, 2], array[gen_random_uuid(), gen_random_uuid()], ''{{x,y}}'')', 'p_errors'),
     ('fail_jobs(array[1], array[gen_random_uuid()], p_retry_delay => ''-1 s'')', 'p_retry_delay'),
     ('fail_jobs(array[1], array[gen_random_uuid()], p_retry => null)', 'p_retry')
 ) as c(call, names);

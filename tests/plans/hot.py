@@ -19,7 +19,6 @@ HOT = {
     "from fairq.access_grants as a": {"access_grants_pkey"},
     # enqueue
     "select k.* from fairq.job_keys": {"job_keys_pkey"},
-    "select t.found_empty from fairq.ticks": {"ticks_pkey"},
     # claim: lock, remember, look
     "SELECT from fairq.schedulers as s where s.queue = p_queue for update": {"schedulers_pkey"},
     "select t.* from fairq.ticks": {"ticks_pkey"},
@@ -74,14 +73,24 @@ HOT = {
     },
     "select l.* from fairq.leases as l where l.queue = v_queue": {"leases_expire_idx"},
     # cancel, retry, reschedule
-    "select j.queue, j.tenant, 'waiting'": {"jobs_pkey"},
+    "select j.queue, j.tenant, 'waiting'": {"jobs_pkey", "finished_jobs_pkey"},
     "select j.* from fairq.jobs as j where j.job_id = p_job_id for update": {"jobs_pkey"},
     "exists (select from fairq.leases as l where l.job_id = p_job_id)": {"leases_pkey"},
     "delete from fairq.jobs as j where j.job_id = p_job.job_id": {"jobs_pkey"},
     "update fairq.leases as l set cancel_requested_at": {"leases_pkey"},
     "select f.* from fairq.finished_jobs as f where f.job_id = p_job_id for update": {"finished_jobs_pkey"},
-    "delete from fairq.finished_jobs": {"finished_jobs_pkey"},
+    "delete from fairq.finished_jobs as f where f.job_id": {"finished_jobs_pkey"},
     "update fairq.jobs as j set run_at = v_job.run_at": {"jobs_pkey"},
+    # purge
+    "union all ( select j.job_id from fairq.jobs as j": {"jobs_claim_idx", "leases_pkey", "jobs_purge_idx"},
+    "select j.* from fairq.jobs as j where j.job_id = v_id": {"jobs_pkey"},
+    "exists (select from fairq.leases as l where l.job_id = v_id)": {"leases_pkey"},
+    # prune
+    "with recursive queue(name) as ( (select f.queue": {"finished_jobs_prune_idx", "queues_pkey"},
+    "with old as materialized ( select f.ctid": {"finished_jobs_prune_idx"},
+    "delete from fairq.job_log": {"job_log_timeline_idx", "job_log_pkey"},
+    "where j.job_id = old.job_id) and not exists (": {"jobs_pkey", "finished_jobs_pkey"},
+    "with old as materialized ( select k.ctid": {"job_keys_prune_idx"},
 }
 
 # What a claim of ten or a batch of as many may read in one step of its plan.

@@ -25,6 +25,8 @@ def walk(db: Database, session: Session) -> list[tuple[str, Plan]]:
         _lose_leases(db, session)
         _cancel(session)
         _claim_around_a_held_job(db, session)
+        _purge(session)
+        _prune(db, session)
     return [(" ".join(text.split()), plan) for text, plan in heard]
 
 
@@ -96,3 +98,17 @@ def _claim_around_a_held_job(db: Database, session: Session) -> None:
         session.release(job)
         rival.execute("select from fairq.jobs where job_id = %s for update", [job.job_id])
         assert session.claim(1, tenant="walker", lease=LONG)[0].job_id != job.job_id
+
+
+def _purge(session: Session) -> None:
+    """Jobs of one tenant, due or not, among those of others."""
+    session.enqueue_jobs([{"tenant": f"sleeper {n % 10}", "task": "work", "delay": LONG} for n in range(100)])
+    session.enqueue("sleeper 7")
+    assert session.call("purge_tenant", p_queue="default", p_tenant="sleeper 7")[0].purge_tenant >= 10
+
+
+def _prune(db: Database, session: Session) -> None:
+    """Some jobs and keys whose time is over; as many again are left for the next walk."""
+    db.execute("update fairq.finished_jobs as f set finished_at = f.finished_at - interval '8 days'")
+    db.execute("update fairq.job_keys as k set expires_at = k.expires_at - interval '8 days'")
+    assert session.call("prune", p_limit=3)[0].prune > 3

@@ -7,7 +7,7 @@ create or replace function fairq._refuse(p_name text, p_value text, p_rule text)
     language plpgsql
     set search_path = pg_catalog, pg_temp
 as $fn$
--- The one place that raises 22023.
+-- Refuses an argument. What has to add something of its own to 22023, or may not call this (prune), raises it itself.
 begin
     raise exception '% must be %, not %', p_name, p_rule, coalesce(left(p_value, 100), 'null')
         using errcode = '22023', hint = 'Nothing was changed.';
@@ -21,9 +21,12 @@ create or replace function fairq._check_name(p_name text, p_value text, p_longes
     language plpgsql
     set search_path = pg_catalog, pg_temp
 as $fn$
--- Raises: 22023 for a name that is null, blank, reserved or too long. Names are kept as they are, never cut.
+-- Names are kept as they are, never cut.
+--
+-- Raises: 22023 for a name that is null, nothing but white space, reserved or too long.
 begin
-    if p_value is null or btrim(p_value) = '' or p_value in ('*', '@own') or octet_length(p_value) > p_longest then
+    if p_value is null or octet_length(p_value) > p_longest or p_value in ('*', '@own')
+       or p_value !~ '[^[:space:]]' then
         perform fairq._refuse(
             p_name, p_value, format('a name of 1 to %s bytes, not blank, not * or @own', p_longest)
         );
@@ -62,6 +65,36 @@ end
 $fn$;
 comment on function fairq._check_delay(interval) is 'Raises 22023 for a delay out of range. Internal.';
 revoke all on function fairq._check_delay(interval) from public;
+
+create or replace function fairq._check_limit(p_value integer, p_most integer)
+    returns void
+    language plpgsql
+    set search_path = pg_catalog, pg_temp
+as $fn$
+-- Raises: 22023 for a p_limit that is null or out of range: nothing is unbounded.
+begin
+    if p_value is null or p_value not between 1 and p_most then
+        perform fairq._refuse('p_limit', p_value::text, format('a number from 1 to %s', p_most));
+    end if;
+end
+$fn$;
+comment on function fairq._check_limit(integer, integer) is 'Raises 22023 for a p_limit out of range. Internal.';
+revoke all on function fairq._check_limit(integer, integer) from public;
+
+create or replace function fairq._check_id(p_job_id bigint)
+    returns void
+    language plpgsql
+    set search_path = pg_catalog, pg_temp
+as $fn$
+-- Raises: 22023 for a null. An id that no job has is an outcome, not a mistake.
+begin
+    if p_job_id is null then
+        perform fairq._refuse('p_job_id', null, 'a job''s id');
+    end if;
+end
+$fn$;
+comment on function fairq._check_id(bigint) is 'Raises 22023 for the id of no job. Internal.';
+revoke all on function fairq._check_id(bigint) from public;
 
 create or replace function fairq._check_held(p_job_id bigint, p_token uuid)
     returns void
@@ -110,6 +143,24 @@ $fn$;
 comment on function fairq._check_batch(bigint[], uuid[]) is 'Raises 22023 for the arrays of a batch verb. Internal.';
 revoke all on function fairq._check_batch(bigint[], uuid[]) from public;
 
+create or replace function fairq._check_beside(p_name text, p_value anyarray, p_length integer)
+    returns void
+    language plpgsql
+    set search_path = pg_catalog, pg_temp
+as $fn$
+-- Raises: 22023 for an array that is given beside p_job_ids and does not have an element for each of them.
+begin
+    if cardinality(p_value) <> p_length or array_ndims(p_value) <> 1 or array_lower(p_value, 1) <> 1 then
+        perform fairq._refuse(
+            p_name, format('%s elements as %s', cardinality(p_value), coalesce(array_dims(p_value), '{}')),
+            'null, or of one dimension, counted from 1, and as long as p_job_ids'
+        );
+    end if;
+end
+$fn$;
+comment on function fairq._check_beside(text, anyarray, integer) is 'Raises 22023 for an array that does not go with the ids of a batch verb. Internal.';
+revoke all on function fairq._check_beside(text, anyarray, integer) from public;
+
 create or replace function fairq._queue_settings(p_queue text)
     returns fairq.queues
     language plpgsql
@@ -127,6 +178,25 @@ end
 $fn$;
 comment on function fairq._queue_settings(text) is 'The settings in force for a queue. Internal.';
 revoke all on function fairq._queue_settings(text) from public;
+
+create or replace function fairq._newest_tick(p_queue text)
+    returns fairq.ticks
+    language plpgsql
+    stable
+    set search_path = pg_catalog, pg_temp
+as $fn$
+-- What the scheduler wrote down last, for those who only look; a claim reads it by _last_tick().
+--
+-- Index:  ticks_pkey, newest first.
+declare
+    v_tick fairq.ticks;
+begin
+    select t.* into v_tick from fairq.ticks as t where t.queue = p_queue order by t.tick_id desc limit 1;
+    return v_tick;
+end
+$fn$;
+comment on function fairq._newest_tick(text) is 'What the scheduler wrote down last. Internal.';
+revoke all on function fairq._newest_tick(text) from public;
 
 create or replace function fairq._token_hash(p_token uuid)
     returns bytea
@@ -277,8 +347,8 @@ begin
         last_error, created_at, started_at, finished_at, lease_owner, token_hash
     )
     select
-        g.job_id, g.queue, g.tenant, g.task, g.payload, g.priority, p_state, (p_lease).attempt, g.max_attempts, g.run_at,
-        g.cost, g.operation_key, coalesce(p_error, g.last_error), g.created_at, (p_lease).started_at, p_now,
+        g.job_id, g.queue, g.tenant, g.task, g.payload, g.priority, p_state, (p_lease).attempt, g.max_attempts,
+        g.run_at, g.cost, g.operation_key, coalesce(p_error, g.last_error), g.created_at, (p_lease).started_at, p_now,
         (p_lease).lease_owner, fairq._token_hash((p_lease).lease_token)
     from gone as g;
 

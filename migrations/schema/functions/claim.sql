@@ -55,15 +55,15 @@ declare
 begin
     perform fairq._check_name('p_queue', p_queue, 200);
     perform fairq._check_name('p_owner', p_owner, 200);
-    if p_limit is null or p_limit not between 1 and 1000 then
-        perform fairq._refuse('p_limit', p_limit::text, 'a number from 1 to 1000');
-    end if;
+    perform fairq._check_limit(p_limit, 1000);
     v_settings := fairq._queue_settings(p_queue);
     p_lease := coalesce(p_lease, v_settings.default_lease);
     perform fairq._check_span('p_lease', p_lease, interval '1 millisecond', v_settings.longest_lease);
     if current_setting('transaction_isolation') not in ('read committed', 'read uncommitted') then
         raise exception 'claim_jobs() cannot run at isolation level %', current_setting('transaction_isolation')
-            using errcode = '0A000', hint = 'Claim in a READ COMMITTED transaction: caps and order are judged on what is committed.';
+            using
+                errcode = '0A000',
+                hint = 'Claim in a READ COMMITTED transaction: caps and order are judged on what is committed.';
     end if;
 
     v_tenants := fairq._granted_tenants('claim', p_queue, v_caller);

@@ -12,8 +12,8 @@ as $fn$
 -- running -> succeeded: returns the places in the arrays of those that succeeded by it.
 --
 -- Each lease is locked first, by job id, and the clock read after that: a lease judged by a clock read before the wait
--- would live too long. That is a statement of its own: when it had to wait for a renewal, the lease's new version is one
--- that only the next statement sees. No shared row is written: the scheduler learns of it from the settlements.
+-- would live too long. That is a statement of its own: when it had to wait for a renewal, the lease's new version is
+-- one that only the next statement sees. No shared row is written: the scheduler learns of it from the settlements.
 -- p_now:  the clock; null for the real one.
 -- Locks:  the leases' rows, then the jobs'.
 -- Index:  leases_pkey and jobs_pkey, a probe for each job.
@@ -52,7 +52,8 @@ begin
         -- as in _ending, for attempts that are paid by the time they were held; one row for those of a tenant
         insert into fairq.settlements (queue, tenant, epoch, ended, measured, elapsed, extra, refund)
         select
-            h.queue, h.tenant, h.epoch, count(*), count(h.prepaid), coalesce(sum(h.held) filter (where h.prepaid > 0), 0),
+            h.queue, h.tenant, h.epoch, count(*), count(h.prepaid),
+            coalesce(sum(h.held) filter (where h.prepaid > 0), 0),
             coalesce(sum(greatest(0, h.held - h.prepaid)), 0), coalesce(sum(greatest(0, h.prepaid - h.held)), 0)
         from (
             select
@@ -79,8 +80,8 @@ begin
             last_error, created_at, started_at, finished_at, lease_owner, token_hash, result
         )
         select
-            g.job_id, g.queue, g.tenant, g.task, g.payload, g.priority, 'succeeded', g.attempt, g.max_attempts, g.run_at,
-            g.cost, g.operation_key, g.last_error, g.created_at, g.started_at, g.now_held, g.lease_owner,
+            g.job_id, g.queue, g.tenant, g.task, g.payload, g.priority, 'succeeded', g.attempt, g.max_attempts,
+            g.run_at, g.cost, g.operation_key, g.last_error, g.created_at, g.started_at, g.now_held, g.lease_owner,
             sha256(uuid_send(g.lease_token)), p_results[g.at]
         from gone as g
     )
@@ -131,7 +132,8 @@ as $fn$
 begin
     perform fairq._check_held(p_job_id, p_token);
     if fairq._is_oversized(p_job_id, p_result) then
-        raise exception 'p_result of job % has % bytes, more than its queue allows', p_job_id, octet_length(p_result::text)
+        raise exception 'p_result of job % has % bytes, more than its queue allows',
+            p_job_id, octet_length(p_result::text)
             using errcode = '54000', hint = 'Store it elsewhere and complete the job with a reference to it.';
     end if;
     return cardinality(fairq._complete(array[p_job_id], array[p_token], array[p_result])) = 1
@@ -148,10 +150,10 @@ create or replace function fairq._is_oversized(p_job_id bigint, p_result jsonb)
     stable
     set search_path = pg_catalog, pg_temp
 as $fn$
--- Small ones, nearly all, are let through without a look at the queue's settings.
+-- A job that does not run has no limit: its completion is lost.
 begin
     return case
-        when p_result is null or octet_length(p_result::text) <= 8192 then false
+        when p_result is null then false
         else octet_length(p_result::text) > coalesce(
             (select (fairq._queue_settings(l.queue)).payload_limit from fairq.leases as l where l.job_id = p_job_id),
             67108864
@@ -183,10 +185,8 @@ declare
     v_done  integer[];
 begin
     perform fairq._check_batch(p_job_ids, p_tokens);
+    perform fairq._check_beside('p_results', p_results, cardinality(p_job_ids));
     if p_results is not null then
-        if cardinality(p_results) <> cardinality(p_job_ids) then
-            perform fairq._refuse('p_results', cardinality(p_results) || ' elements', 'null or as long as p_job_ids');
-        end if;
         v_large := array(
             select u.job_id from unnest(p_job_ids, p_results) as u(job_id, result)
             where fairq._is_oversized(u.job_id, u.result)

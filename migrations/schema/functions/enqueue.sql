@@ -17,7 +17,8 @@ begin
         perform fairq._refuse('p_payload', jsonb_typeof(p_job.payload), 'a JSON object');
     end if;
     if octet_length(p_job.payload::text) > p_settings.payload_limit then
-        raise exception 'p_payload has % bytes, its queue allows %', octet_length(p_job.payload::text), p_settings.payload_limit
+        raise exception 'p_payload has % bytes, its queue allows %',
+            octet_length(p_job.payload::text), p_settings.payload_limit
             using errcode = '54000', hint = 'Store it elsewhere and enqueue a reference to it.';
     end if;
     if p_job.run_at is not null and (not isfinite(p_job.run_at) or p_job.delay is not null) then
@@ -110,7 +111,8 @@ begin
         case when coalesce(u.run_at, v_now + u.delay) > v_now then 'scheduled' else 'queued' end,
         u.max_attempts, coalesce(u.run_at, v_now + u.delay, v_now), u.cost, u.key, v_now
     from unnest(p_jobs, p_outcomes) as u(
-        tenant, task, payload, queue, run_at, delay, priority, max_attempts, key, key_ttl, cost, ordinal, job_id, outcome
+        tenant, task, payload, queue, run_at, delay, priority, max_attempts, key, key_ttl, cost, ordinal, job_id,
+        outcome
     )
     where u.outcome = 'created';
 end
@@ -157,7 +159,7 @@ create or replace function fairq._wake(p_queue text)
 as $fn$
 -- One NOTIFY when a worker found the queue empty, none while there is a backlog. The payload says nothing.
 begin
-    if (select t.found_empty from fairq.ticks as t where t.queue = p_queue order by t.tick_id desc limit 1) then
+    if (fairq._newest_tick(p_queue)).found_empty then
         perform pg_notify(fairq.channel(p_queue), '');
     end if;
 end
@@ -190,8 +192,8 @@ as $fn$
 -- none -> queued, scheduled
 --
 -- Locks:  none, but for the key: a second producer of the same one waits for the first.
--- Raises: 22023 for a bad argument; 54000 for a payload over the queue's limit; 42501 for a tenant or queue not granted;
---         QF002 for a key in use for another payload.
+-- Raises: 22023 for a bad argument; 54000 for a payload over the queue's limit; 42501 for a tenant or queue not
+--         granted; QF002 for a key in use for another payload.
 declare
     v_settings fairq.queues;
     v_job      fairq.new_job;
@@ -201,8 +203,8 @@ begin
     v_settings := fairq._queue_settings(p_queue);
     v_job := fairq._check_job(
         row(
-            fairq._acting_tenant('enqueue', p_queue, p_tenant), p_task, p_payload, p_queue, p_run_at, p_delay, p_priority,
-            p_max_attempts, p_key, p_key_ttl, p_cost
+            fairq._acting_tenant('enqueue', p_queue, p_tenant), p_task, p_payload, p_queue, p_run_at, p_delay,
+            p_priority, p_max_attempts, p_key, p_key_ttl, p_cost
         )::fairq.new_job,
         v_settings
     );

@@ -132,9 +132,7 @@ declare
     v_lease fairq.leases;
     v_total integer := 0;
 begin
-    if p_limit is null or p_limit not between 1 and 10000 then
-        perform fairq._refuse('p_limit', p_limit::text, 'a number from 1 to 10000');
-    end if;
+    perform fairq._check_limit(p_limit, 10000);
 
     for v_queue in
         select s.queue from fairq.schedulers as s where p_queue is null or s.queue = p_queue order by s.queue

@@ -170,11 +170,11 @@ declare
 begin
     perform fairq._check_batch(p_job_ids, p_tokens);
     perform fairq._check_failure(p_retry_delay, p_retry);
-    if cardinality(p_errors) <> cardinality(p_job_ids) then
-        perform fairq._refuse('p_errors', cardinality(p_errors) || ' elements', 'null or as long as p_job_ids');
-    end if;
+    perform fairq._check_beside('p_errors', p_errors, cardinality(p_job_ids));
 
-    for v_at in select u.ordinality from unnest(p_job_ids) with ordinality as u(job_id) order by u.job_id, u.ordinality loop
+    for v_at in
+        select u.ordinality from unnest(p_job_ids) with ordinality as u(job_id) order by u.job_id, u.ordinality
+    loop
         v_outcomes[v_at] := fairq._fail(
             p_job_ids[v_at], p_tokens[v_at], fairq._error_document(p_errors[v_at]), p_retry_delay, p_retry
         );

@@ -16,7 +16,9 @@ as $fn$
 -- Locks:  jobs' rows, skipping those held by others.
 -- Index:  jobs_promote_idx, from the promote floor.
 declare
-    v_moved fairq.moved := row('{}'::fairq.news[], '{}'::fairq.ending[], greatest(p_tick.promote_floor, p_now))::fairq.moved;
+    v_moved fairq.moved := row(
+        '{}'::fairq.news[], '{}'::fairq.ending[], greatest(p_tick.promote_floor, p_now)
+    )::fairq.moved;
     v_left  timestamptz;
 begin
     -- nothing is due most of the time: one probe says so
@@ -89,9 +91,7 @@ declare
     v_count integer;
     v_total integer := 0;
 begin
-    if p_limit is null or p_limit not between 1 and 10000 then
-        perform fairq._refuse('p_limit', p_limit::text, 'a number from 1 to 10000');
-    end if;
+    perform fairq._check_limit(p_limit, 10000);
 
     for v_queue in
         -- from one queue to the next in the index: a queue may hold a million jobs, and there is no list of queues
@@ -101,7 +101,10 @@ begin
             ))
             union all
             select (
-                select j.queue from fairq.jobs as j where j.state = 'scheduled' and j.queue > q.name order by j.queue limit 1
+                select j.queue from fairq.jobs as j
+                where j.state = 'scheduled' and j.queue > q.name
+                order by j.queue
+                limit 1
             )
             from queue as q where q.name is not null and p_queue is null
         )

@@ -3,36 +3,24 @@
 --
 -- Owned by fairq_owner: the functions callers run have no right to make history disappear.
 
-create or replace function fairq.prune(p_limit integer default 10000)
+create or replace function fairq._prune_queue(p_queue text, p_before timestamptz, p_limit integer)
     returns integer
     language plpgsql
-    security definer
     set search_path = pg_catalog, pg_temp
-    set enable_hashjoin = off
-    set enable_mergejoin = off
 as $fn$
--- succeeded, dead, cancelled -> gone, with their log; and keys that have expired. Never a job that has not ended.
+-- succeeded, dead, cancelled -> gone, with their log: those of one queue that ended before p_before; returns how many.
 --
 -- Locks:  finished_jobs' rows, skipping those held by others (a job being revived).
--- Raises: 22023 when p_limit is out of range.
+-- Index:  finished_jobs_prune_idx; job_log_timeline_idx.
 declare
-    v_now  timestamptz := clock_timestamp();
     v_jobs bigint[];
 begin
-    if p_limit is null or p_limit not between 1 and 100000 then
-        raise exception 'p_limit must be a number from 1 to 100000, not %', coalesce(p_limit::text, 'null')
-            using errcode = '22023', hint = 'Nothing was changed.';
-    end if;
-
     with old as materialized (
-        select f.ctid as row_id
-        from fairq.finished_jobs as f
-        where f.finished_at < v_now - coalesce(
-            (select q.retention from fairq.queues as q where q.queue = f.queue),
-            (select q.retention from fairq.queues as q where q.queue = '*')
-        )
+        select f.ctid as row_id from fairq.finished_jobs as f
+        where f.queue = p_queue and f.finished_at < p_before
+        order by f.finished_at
         limit p_limit
-        for update of f skip locked
+        for update skip locked
     ), gone as (
         delete from fairq.finished_jobs as f using old as o where f.ctid = o.row_id returning f.job_id
     )
@@ -44,10 +32,71 @@ begin
         from unnest(v_jobs) as u(job_id)
         cross join lateral (select gg.log_id from fairq.job_log as gg where gg.job_id = u.job_id offset 0) as l
     );
-    delete from fairq.job_keys as k where k.expires_at < v_now;
     return cardinality(v_jobs);
 end
 $fn$;
-comment on function fairq.prune(integer) is 'Removes ended jobs older than their queue''s retention, at most p_limit, with their log, and expired idempotency keys; returns how many jobs went. Call it until it returns 0.';
+comment on function fairq._prune_queue(text, timestamptz, integer) is 'Removes ended jobs of one queue. Internal.';
+revoke all on function fairq._prune_queue(text, timestamptz, integer) from public;
+
+create or replace function fairq.prune(p_limit integer default 10000)
+    returns integer
+    language plpgsql
+    security definer
+    set search_path = pg_catalog, pg_temp
+    -- see claim_jobs(): what has ended may be nothing or everything when these plans are made
+    set plan_cache_mode = force_generic_plan
+    set enable_seqscan = off
+    set enable_bitmapscan = off
+    set enable_hashjoin = off
+    set enable_mergejoin = off
+as $fn$
+-- succeeded, dead, cancelled -> gone, with their log; and keys that have expired. Never a job that has not ended.
+--
+-- Locks:  finished_jobs' and job_keys' rows, skipping those held by others.
+-- Index:  finished_jobs_prune_idx, from one queue to the next; job_keys_prune_idx.
+-- Raises: 22023 when p_limit is out of range.
+declare
+    v_now       timestamptz := clock_timestamp();
+    v_queue     text;
+    v_retention interval;
+    v_jobs      integer := 0;
+    v_keys      integer;
+begin
+    if p_limit is null or p_limit not between 1 and 100000 then
+        -- _refuse() is not the owner's to call
+        raise exception 'p_limit must be a number from 1 to 100000, not %', coalesce(p_limit::text, 'null')
+            using errcode = '22023', hint = 'Nothing was changed.';
+    end if;
+
+    for v_queue, v_retention in
+        with recursive queue(name) as (
+            (select f.queue from fairq.finished_jobs as f order by f.queue limit 1)
+            union all
+            select (select f.queue from fairq.finished_jobs as f where f.queue > q.name order by f.queue limit 1)
+            from queue as q where q.name is not null
+        )
+        select q.name, coalesce(
+            (select s.retention from fairq.queues as s where s.queue = q.name),
+            (select s.retention from fairq.queues as s where s.queue = '*')
+        )
+        from queue as q where q.name is not null
+    loop
+        v_jobs := v_jobs + fairq._prune_queue(v_queue, v_now - v_retention, p_limit - v_jobs);
+        exit when v_jobs >= p_limit;
+    end loop;
+
+    with old as materialized (
+        select k.ctid as row_id from fairq.job_keys as k
+        where k.expires_at < v_now
+        order by k.expires_at
+        limit p_limit
+        for update skip locked
+    )
+    delete from fairq.job_keys as k using old as o where k.ctid = o.row_id;
+    get diagnostics v_keys = row_count;
+    return v_jobs + v_keys;
+end
+$fn$;
+comment on function fairq.prune(integer) is 'Removes ended jobs older than their queue''s retention, with their log, and expired idempotency keys, at most p_limit of each; returns how many jobs and keys went. Call it until it returns 0.';
 revoke all on function fairq.prune(integer) from public;
 grant execute on function fairq.prune(integer) to fairq_operator;

@@ -38,7 +38,11 @@ begin
     );
     perform fairq._log(
         v_lease, 'released', v_now,
-        case when p_delay > interval '0' then jsonb_build_object('delay_seconds', round(extract(epoch from p_delay), 3)) else '{}' end
+        case
+            when p_delay > interval '0'
+                then jsonb_build_object('delay_seconds', round(extract(epoch from p_delay), 3))
+            else '{}'
+        end
     );
     return case when p_delay > interval '0' then 'scheduled' else 'queued' end;
 end
@@ -90,7 +94,9 @@ declare
 begin
     perform fairq._check_batch(p_job_ids, p_tokens);
     perform fairq._check_delay(p_delay);
-    for v_at in select u.ordinality from unnest(p_job_ids) with ordinality as u(job_id) order by u.job_id, u.ordinality loop
+    for v_at in
+        select u.ordinality from unnest(p_job_ids) with ordinality as u(job_id) order by u.job_id, u.ordinality
+    loop
         v_outcomes[v_at] := fairq._release(p_job_ids[v_at], p_tokens[v_at], p_delay);
     end loop;
     return query

@@ -109,7 +109,9 @@ declare
 begin
     perform fairq._check_batch(p_job_ids, p_tokens);
     perform fairq._check_lease(p_lease);
-    for v_at in select u.ordinality from unnest(p_job_ids) with ordinality as u(job_id) order by u.job_id, u.ordinality loop
+    for v_at in
+        select u.ordinality from unnest(p_job_ids) with ordinality as u(job_id) order by u.job_id, u.ordinality
+    loop
         v_outcomes[v_at] := fairq._renew(p_job_ids[v_at], p_tokens[v_at], p_lease);
     end loop;
     return query select u.job_id, u.outcome from unnest(p_job_ids, v_outcomes) as u(job_id, outcome);

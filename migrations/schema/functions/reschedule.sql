@@ -22,12 +22,11 @@ as $fn$
 -- Locks:  the job's row.
 -- Raises: 22023 for bad arguments, or none.
 declare
-    v_now timestamptz := clock_timestamp();
-    v_job fairq.jobs;
+    v_now   timestamptz := clock_timestamp();
+    v_job   fairq.jobs;
+    v_where text;
 begin
-    if p_job_id is null then
-        perform fairq._refuse('p_job_id', null, 'a job''s id');
-    end if;
+    perform fairq._check_id(p_job_id);
     if num_nonnulls(p_run_at, p_delay, p_priority) = 0 then
         perform fairq._refuse('one of p_run_at, p_delay and p_priority', null, 'given');
     end if;
@@ -39,9 +38,12 @@ begin
         perform fairq._refuse('p_priority', p_priority::text, 'a number from 0 (first) to 3');
     end if;
 
-    v_job := fairq._hold_waiting(p_job_id);
+    if fairq._find_job(p_job_id) = 'waiting' then
+        v_job := fairq._hold_waiting(p_job_id);
+    end if;
     if v_job.job_id is null then
-        return case fairq._find_job(p_job_id, 'cancel') when 'waiting' then 'running' else fairq._find_job(p_job_id, 'cancel') end;
+        v_where := fairq._find_job(p_job_id);
+        return case v_where when 'waiting' then 'running' else v_where end;
     end if;
     v_job.run_at := coalesce(p_run_at, v_now + p_delay, v_job.run_at);
     v_job.state := case when v_job.run_at > v_now then 'scheduled' else 'queued' end;

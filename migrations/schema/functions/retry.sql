@@ -20,12 +20,13 @@ declare
     v_job fairq.finished_jobs;
     v_now timestamptz;
 begin
-    if p_job_id is null then
-        perform fairq._refuse('p_job_id', null, 'a job''s id');
+    perform fairq._check_id(p_job_id);
+    if fairq._find_job(p_job_id) = 'finished' then
+        select f.* into v_job from fairq.finished_jobs as f where f.job_id = p_job_id for update;
     end if;
-    select f.* into v_job from fairq.finished_jobs as f where f.job_id = p_job_id for update;
-    if not found then
-        return case when exists (select from fairq.jobs as j where j.job_id = p_job_id) then 'not_finished' else 'not_found' end;
+    if v_job.job_id is null then
+        -- not ended, or revived or removed while it was locked
+        return case fairq._find_job(p_job_id) when 'waiting' then 'not_finished' else 'not_found' end;
     end if;
     if v_job.state = 'succeeded' then
         return 'succeeded';
@@ -38,8 +39,8 @@ begin
         created_at
     )
     values (
-        p_job_id, v_job.queue, v_job.tenant, v_job.task, v_job.payload, v_job.priority, 'queued', v_job.max_attempts, v_now,
-        v_job.cost, v_job.operation_key, v_job.last_error, v_job.created_at
+        p_job_id, v_job.queue, v_job.tenant, v_job.task, v_job.payload, v_job.priority, 'queued', v_job.max_attempts,
+        v_now, v_job.cost, v_job.operation_key, v_job.last_error, v_job.created_at
     );
     insert into fairq.job_log (job_id, queue, tenant, event_type, attempt, actor, details, created_at)
     values (

@@ -11,8 +11,8 @@ create or replace function fairq._in_last_minute(p_minute bigint, p_counts bigin
     immutable
     set search_path = pg_catalog, pg_temp
 as $fn$
--- Counters of a minute of the clock and of the one before, as of the sixty seconds up to p_now: this minute, and as much
--- of the one before as belongs to them, as if it had been even.
+-- Counters of a minute of the clock and of the one before, as of the sixty seconds up to p_now: this minute, and as
+-- much of the one before as belongs to them, as if it had been even.
 declare
     v_minute bigint := floor(extract(epoch from p_now) / 60);
     v_rest   double precision := 1 - (extract(epoch from p_now) / 60 - v_minute);
@@ -26,25 +26,6 @@ end
 $fn$;
 comment on function fairq._in_last_minute(bigint, bigint[], timestamptz) is 'What two counters say of the last minute. Internal.';
 revoke all on function fairq._in_last_minute(bigint, bigint[], timestamptz) from public;
-
-create or replace function fairq._newest_tick(p_queue text)
-    returns fairq.ticks
-    language plpgsql
-    stable
-    set search_path = pg_catalog, pg_temp
-as $fn$
--- As _last_tick(), for those who only look.
---
--- Index:  ticks_pkey, newest first.
-declare
-    v_tick fairq.ticks;
-begin
-    select t.* into v_tick from fairq.ticks as t where t.queue = p_queue order by t.tick_id desc limit 1;
-    return v_tick;
-end
-$fn$;
-comment on function fairq._newest_tick(text) is 'What the scheduler wrote down last. Internal.';
-revoke all on function fairq._newest_tick(text) from public;
 
 create or replace function fairq._count_queued(p_queue text, p_tenant text, p_running bigint, p_most bigint)
     returns bigint
@@ -125,7 +106,8 @@ create or replace function fairq.queue_stats(p_queue text default null)
     set enable_hashjoin = off
     set enable_mergejoin = off
 as $fn$
--- Index:  jobs_claim_idx, jobs_promote_idx, leases_expire_idx, flows_pick_idx; at most 10,000 entries of each for a queue.
+-- Index:  jobs_claim_idx, jobs_promote_idx, leases_expire_idx, flows_pick_idx; at most 10,000 entries of each for a
+--         queue.
 declare
     v_now timestamptz := clock_timestamp();
 begin
@@ -192,7 +174,8 @@ begin
         v_flow.limited := false;
     end if;
     return fairq._wished(
-        v_flow, fairq._wish(p_queue, p_tenant), p_settings.charge, v_flow.limited and v_flow.token_due_at <= p_now, p_now
+        v_flow, fairq._wish(p_queue, p_tenant), p_settings.charge,
+        v_flow.limited and v_flow.token_due_at <= p_now, p_now
     );
 end
 $fn$;
@@ -244,7 +227,9 @@ as $fn$
 -- A tenant had work in the last minute if it has some now or was served in it. Its share is of what was spent, at the
 -- price of the claim; the share it was entitled to is its weight's among all that had work.
 --
--- Index:  flows_pick_idx, both ends, at most 10,000 entries of each; flows_key_idx for one tenant; leases_expire_idx;
+-- Measured with 300,000 jobs of 2,000 tenants, never vacuumed: 70,000 pages for a hundred tenants, 2,600 for one; with
+-- 12,000 tenants, 12,000 for one: a page for each that may have been served in the last minute.
+-- Index:  flows_key_idx for one tenant; flows_pick_idx, both ends, at most 10,000 entries of each; leases_expire_idx;
 --         jobs_claim_idx, at most 1,000 entries for a tenant beyond what runs.
 -- Raises: 22023 for a bad queue, tenant or limit.
 declare
@@ -258,21 +243,37 @@ begin
     if p_tenant is not null then
         perform fairq._check_name('p_tenant', p_tenant, 200);
     end if;
-    if p_limit is null or p_limit not between 1 and 1000 then
-        perform fairq._refuse('p_limit', p_limit::text, 'a number from 1 to 1000');
-    end if;
+    perform fairq._check_limit(p_limit, 1000);
 
     return query
     with known as materialized (
+        -- the one asked for, wherever it is
+        (
+            select f.tenant, f.eligible, f.weight, f.has_work, f.vtime, f.charge, f.served, f.minute, f.spent, f.started
+            from fairq.flows as f
+            where f.queue = p_queue and f.tenant = p_tenant
+            order by f.stamp desc
+            limit 1
+        )
+        union
+        -- or those that are picked next
         (
             select f.tenant, f.eligible, f.weight, f.has_work, f.vtime, f.charge, f.served, f.minute, f.spent, f.started
             from fairq.flows as f
             where f.queue = p_queue and f.eligible
             order by f.vtime, f.charge, f.served, f.tenant
+            limit case when p_tenant is null then p_limit else 0 end
+        )
+        union
+        -- and those that were served lately, which are the furthest
+        (
+            select f.tenant, f.eligible, f.weight, f.has_work, f.vtime, f.charge, f.served, f.minute, f.spent, f.started
+            from fairq.flows as f
+            where f.queue = p_queue and f.eligible
+            order by f.vtime desc, f.charge desc, f.served desc, f.tenant desc
             limit 10000
         )
-        union all
-        -- those that were served lately are the furthest
+        union
         (
             select f.tenant, f.eligible, f.weight, f.has_work, f.vtime, f.charge, f.served, f.minute, f.spent, f.started
             from fairq.flows as f
@@ -286,7 +287,11 @@ begin
             fairq._in_last_minute(k.minute, k.started::bigint[], v_now) as starts
         from known as k
     ), total as (
-        select sum(m.cost) as cost, sum(m.weight) filter (where m.has_work or m.cost > 0) as weight from minute as m
+        select
+            sum(m.cost) as cost,
+            v_tick.milliweight / 1000.0::double precision
+            + coalesce(sum(m.weight) filter (where m.cost > 0 and not m.has_work), 0) as weight
+        from minute as m
     ), shown as materialized (
         select m.* from minute as m
         where p_tenant is null or m.tenant = p_tenant
@@ -311,7 +316,10 @@ begin
     cross join total as t
     cross join lateral fairq._foreseen(p_queue, s.tenant, v_tick, v_settings, v_now) as f
     cross join lateral (
-        select case when v_running is null then f.running else coalesce((v_running ->> s.tenant)::bigint, 0) end as running
+        select case
+            when v_running is null then f.running
+            else coalesce((v_running ->> s.tenant)::bigint, 0)
+        end as running
     ) as r
     cross join lateral (select fairq._count_queued(p_queue, s.tenant, r.running, 1000) as queued) as w
     -- who has no work is owed nothing, but keeps its debt
@@ -370,8 +378,8 @@ as $fn$
 -- About how many jobs of all tenants are started before the one that has p_ahead of its own tenant's before it, if
 -- nothing happens but picks: the start tags below its own, p_start + p_ahead * charge, in the order of _pick().
 --
--- Of other tenants it reads the first 1,000, and of their jobs 10,000 in all: a tenant that has more than was read of it
--- has as many as its tags allow.
+-- Of other tenants it reads the first 1,000, and of their jobs 10,000 in all: a tenant that has more than was read of
+-- it has as many as its tags allow.
 -- Index:  flows_pick_idx; jobs_claim_idx.
 declare
     v_tag bigint := least(9000000000000000000, p_start + p_ahead::numeric * p_flow.charge);
@@ -413,8 +421,8 @@ create or replace function fairq._held_up(
     stable
     set search_path = pg_catalog, pg_temp
 as $fn$
--- What keeps a claim from starting any job of a tenant: the queue's pause, cap and rate, then its own. Null when nothing
--- does.
+-- What keeps a claim from starting any job of a tenant: the queue's pause, cap and rate, then its own. Null when
+-- nothing does.
 declare
     v_running jsonb := fairq._running_by_tenant(p_flow.queue);
     v_all     bigint := coalesce((select sum(r.value::bigint) from jsonb_each_text(v_running) as r), 0);
@@ -517,17 +525,19 @@ declare
     v_job   fairq.jobs;
     v_lease fairq.leases;
 begin
-    if p_job_id is null then
-        perform fairq._refuse('p_job_id', null, 'a job''s id');
-    end if;
-    v_where := fairq._find_job(p_job_id, 'cancel');
+    perform fairq._check_id(p_job_id);
+    v_where := fairq._find_job(p_job_id);
     if v_where = 'not_found' then
         return row(null, 'not_found', 'not found', null, null, null)::fairq.wait_reason;
     elsif v_where = 'finished' then
         return (
             select row(
                 f.state, 'finished',
-                case f.state when 'succeeded' then 'it has succeeded' when 'dead' then 'it is dead' else 'it was cancelled' end,
+                case f.state
+                    when 'succeeded' then 'it has succeeded'
+                    when 'dead' then 'it is dead'
+                    else 'it was cancelled'
+                end,
                 null, null, null
             )::fairq.wait_reason
             from fairq.finished_jobs as f where f.job_id = p_job_id
@@ -538,7 +548,8 @@ begin
     select l.* into v_lease from fairq.leases as l where l.job_id = p_job_id;
     if v_lease.lease_expires_at <= v_now then
         return row(
-            'running', 'lease_expired', 'its lease is over: the next claim of its queue ends the attempt', null, null, null
+            'running', 'lease_expired', 'its lease is over: the next claim of its queue ends the attempt', null, null,
+            null
         )::fairq.wait_reason;
     elsif v_lease.job_id is not null then
         return row('running', 'running', 'it runs', null, null, null)::fairq.wait_reason;

@@ -16,6 +16,35 @@ $fn$;
 comment on function fairq._check_tenant_or_all(text) is 'Raises 22023 for what is neither a tenant nor *. Internal.';
 revoke all on function fairq._check_tenant_or_all(text) from public;
 
+create or replace function fairq._check_pace(
+    p_max_running integer, p_no_cap text, p_rate double precision, p_no_rate text, p_burst integer
+)
+    returns void
+    language plpgsql
+    set search_path = pg_catalog, pg_temp
+as $fn$
+-- Cap, rate and burst of a tenant or a queue; p_no_cap and p_no_rate say how a caller takes the first two away.
+--
+-- Raises: 22023 for the first that is out of its range.
+begin
+    if p_max_running < 0 then
+        perform fairq._refuse(
+            'p_max_running', p_max_running::text, format('a number from 0, or %s for no cap', p_no_cap)
+        );
+    end if;
+    if not (p_rate >= 0.000001 and p_rate <= 1000000) then
+        perform fairq._refuse(
+            'p_rate', p_rate::text, format('jobs per second, from 0.000001 to 1000000, or %s for no limit', p_no_rate)
+        );
+    end if;
+    if p_burst is null or p_burst not between 1 and 1000000 then
+        perform fairq._refuse('p_burst', p_burst::text, 'a number from 1 to 1000000');
+    end if;
+end
+$fn$;
+comment on function fairq._check_pace(integer, text, double precision, text, integer) is 'Raises 22023 for a cap, rate or burst out of range. Internal.';
+revoke all on function fairq._check_pace(integer, text, double precision, text, integer) from public;
+
 create or replace function fairq.set_tenant(
     p_queue       text,
     p_tenant      text,
@@ -40,18 +69,10 @@ begin
     if p_weight is null or not (p_weight >= 0.001 and p_weight <= 1000000) then
         perform fairq._refuse('p_weight', p_weight::text, 'a number from 0.001 to 1000000');
     end if;
-    if p_max_running < 0 then
-        perform fairq._refuse('p_max_running', p_max_running::text, 'null (no cap) or a number from 0');
-    end if;
     if p_paused is null then
         perform fairq._refuse('p_paused', null, 'true or false');
     end if;
-    if not (p_rate >= 0.000001 and p_rate <= 1000000) then
-        perform fairq._refuse('p_rate', p_rate::text, 'null (no limit) or jobs per second, from 0.000001 to 1000000');
-    end if;
-    if p_burst is null or p_burst not between 1 and 1000000 then
-        perform fairq._refuse('p_burst', p_burst::text, 'a number from 1 to 1000000');
-    end if;
+    perform fairq._check_pace(p_max_running, 'null', p_rate, 'null', p_burst);
 
     insert into fairq.tenants as t (queue, tenant, weight, max_running, paused, rate, burst)
     values (p_queue, p_tenant, p_weight, p_max_running, p_paused, p_rate, p_burst)
@@ -132,11 +153,13 @@ create or replace function fairq.purge_tenant(p_queue text, p_tenant text, p_lim
     set enable_bitmapscan = off
     set enable_hashjoin = off
     set enable_mergejoin = off
+    -- each index has the order that is asked for
+    set enable_sort = off
 as $fn$
 -- queued, scheduled -> cancelled: the tenant's waiting jobs, each with its event; what runs goes on
 --
 -- Locks:  the jobs' rows, skipping those held by others: no claim waits, and none is taken from it.
--- Index:  jobs_claim_idx, then jobs_promote_idx.
+-- Index:  jobs_claim_idx, then jobs_purge_idx.
 -- Raises: 22023 for a bad argument.
 declare
     v_actor text := fairq._caller();
@@ -146,9 +169,7 @@ declare
 begin
     perform fairq._check_name('p_queue', p_queue, 200);
     perform fairq._check_name('p_tenant', p_tenant, 200);
-    if p_limit is null or p_limit not between 1 and 100000 then
-        perform fairq._refuse('p_limit', p_limit::text, 'a number from 1 to 100000');
-    end if;
+    perform fairq._check_limit(p_limit, 100000);
 
     for v_id in
         (
@@ -161,8 +182,10 @@ begin
         union all
         (
             select j.job_id from fairq.jobs as j
-            where j.queue = p_queue and j.state = 'scheduled' and j.tenant = p_tenant
-            order by j.run_at, j.job_id
+            -- a tenant written as a range is part of the order, which only jobs_purge_idx has
+            where j.queue = p_queue and j.state = 'scheduled'
+              and j.tenant > '' and j.tenant >= p_tenant and j.tenant <= p_tenant
+            order by j.tenant, j.run_at, j.job_id
             limit p_limit
         )
         limit p_limit
@@ -192,15 +215,7 @@ begin
     if p_new.charge not in ('time', 'jobs', 'cost') then
         perform fairq._refuse('p_charge', p_new.charge, 'time, jobs or cost');
     end if;
-    if p_new.max_running < 0 then
-        perform fairq._refuse('p_max_running', p_new.max_running::text, 'a number from 0, or -1 for no cap');
-    end if;
-    if not (p_new.rate >= 0.000001 and p_new.rate <= 1000000) then
-        perform fairq._refuse('p_rate', p_new.rate::text, 'jobs per second, from 0.000001 to 1000000, or 0 for no limit');
-    end if;
-    if p_new.burst not between 1 and 1000000 then
-        perform fairq._refuse('p_burst', p_new.burst::text, 'a number from 1 to 1000000');
-    end if;
+    perform fairq._check_pace(p_new.max_running, '-1', p_new.rate, '0', p_new.burst);
     perform fairq._check_span('p_longest_lease', p_new.longest_lease, interval '1 microsecond', interval '7 days');
     perform fairq._check_span('p_default_lease', p_new.default_lease, interval '1 microsecond', p_new.longest_lease);
     if p_new.max_attempts not between 1 and 1000 then
@@ -244,8 +259,8 @@ create or replace function fairq.set_queue(
     security definer
     set search_path = pg_catalog, pg_temp
 as $fn$
--- What is not given stays as it is; a queue that had no row starts from that of *. A p_max_running of -1 or a p_rate of 0
--- takes the queue's own cap or rate away.
+-- What is not given stays as it is; a queue that had no row starts from that of *. A p_max_running of -1 or a p_rate of
+-- 0 takes the queue's own cap or rate away.
 --
 -- Locks:  the queue's row in queues, which no claim ever waits for.
 -- Raises: 22023 for a setting out of range.
