@@ -196,9 +196,10 @@ def check_real_workers_share_the_time(db: Database) -> None:
     )
     lag = shift.lag("long", "short", dict.fromkeys(takes, 1.0))
     assert lag <= bound
-    # the bound of a short run is wide: nine of ten parts are shared
+    # the bound of a short run is wide; so here, that all but a tenth is shared equally: of some 17 worker-seconds the
+    # crew's last long jobs, 4 x 0.2 s, are 5 %, and a busy machine, which makes the sleeps longer, may add as much
     long, short = (shift.used(tenant) for tenant in ("long", "short"))
-    assert abs(long - short) <= 0.2 * (long + short), (long, short, bound)
+    assert abs(long - short) <= 0.1 * (long + short), (long, short, bound)
     assert shift.started("short") > 4 * shift.started("long")
 
 
