@@ -163,6 +163,16 @@ class AnyOrder(RuleBasedStateMachine):
         """
         self._claim(n, **({} if tenant is None else {"tenant": tenant}))
 
+    @rule(tenant=TENANT, cap=st.integers(0, 3), n=st.integers(4, 12))
+    def claim_beyond_a_cap(self, tenant: str, cap: int, n: int) -> None:
+        """
+        A tenant has more work than its cap lets start, whatever runs of it.
+        """
+        self.db.set_tenant(tenant, self.queue, max_running=cap)
+        for job_id in self.db.given_jobs(tenant, cap + 2, self.queue):
+            self._new(job_id, "queued")
+        self._claim(n, tenant=tenant)
+
     @rule(n=st.integers(1, 3))
     def claim_for_an_instant(self, n: int) -> None:
         """
@@ -178,10 +188,11 @@ class AnyOrder(RuleBasedStateMachine):
         Running stays running.
         """
         jobs = [*self.held.values()][-3:] if many else [self._some(self.held, place)]
+        outcomes: dict[int, str | None] = {}
         if many:
-            outcomes = self.db.renew_all(jobs, timedelta(hours=1))
+            outcomes.update(self.db.renew_all(jobs, timedelta(hours=1)))
         else:
-            outcomes = {jobs[0].job_id: "renewed" if self.db.renew(jobs[0], timedelta(hours=1)) else None}
+            outcomes[jobs[0].job_id] = "renewed" if self.db.renew(jobs[0], timedelta(hours=1)) else None
         for job in jobs:
             if outcomes[job.job_id] == "renewed":
                 self.states[job.job_id] = {"running"}
@@ -207,12 +218,12 @@ class AnyOrder(RuleBasedStateMachine):
         """
         Back in line, later, or dead, as the function says.
         """
+        jobs = [*self.held.values()][:3] if many else [self._some(self.held, place)]
+        outcomes: dict[int, str | None] = {}
         if many:
-            jobs = [*self.held.values()][:3]
-            outcomes = self.db.fail_all(jobs, retry_delay=delay, retry=retry)
+            outcomes.update(self.db.fail_all(jobs, retry_delay=delay, retry=retry))
         else:
-            jobs = [self._some(self.held, place)]
-            outcomes = {jobs[0].job_id: self.db.fail(jobs[0], retry_delay=delay, retry=retry)}
+            outcomes[jobs[0].job_id] = self.db.fail(jobs[0], retry_delay=delay, retry=retry)
         for job in jobs:
             self._ended(job, outcomes[job.job_id])
 
