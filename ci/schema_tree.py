@@ -88,6 +88,14 @@ def successor(tree: Path, folder: Path, slug: str) -> tuple[str, str, str]:
     return name, forward, backward
 
 
+def is_released(folder: Path) -> bool:
+    """
+    Tell whether the migrations that exist are frozen.
+    """
+    checksums = folder / "CHECKSUMS"
+    return checksums.is_file() and bool(checksums.read_text("ascii").strip())
+
+
 def carried(released: list[Path]) -> dict[str, str]:
     """
     Return path -> the text that the newest migration with this file brought.

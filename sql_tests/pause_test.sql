@@ -1,5 +1,5 @@
 -- pause_tenant, resume_tenant: queued jobs of one tenant wait, the others go on.
-select plan(19);
+select plan(20);
 
 create function pg_temp.wish(p_tenant text) returns jsonb language sql as $fn$
     select to_jsonb(t) - '{queue, tenant, changed_xid}'::text[] from fairq.tenants as t
@@ -46,6 +46,16 @@ select is(count(*), 1::bigint, 'until they are resumed') from fairq_test.claim(9
 
 -- what the pause has cost is at most one job of precedence: R11
 select fairq.resume_tenant('q', 'b');
+select fairq.set_queue('s', p_charge => 'jobs');
+select fairq_test.given_jobs(t.tenant, 20, 's') from (values ('d'), ('e')) as t(tenant);
+select fairq.pause_tenant('s', 'e');
+select fairq_test.claim(10, 's');
+select fairq.resume_tenant('s', 'e');
+select results_eq(
+    'select c.tenant collate "default" from fairq_test.claim(8, ''s'') as c',
+    array['e', 'd', 'e', 'd', 'e', 'd', 'e', 'd'],
+    'after a pause in which another had ten jobs a tenant is one job ahead, and not ten'
+);
 select fairq.resume_tenant('r', 'x');
 select is_empty('select * from fairq_test.claim(9, ''r'')', 'a queue that nobody has used yet may be told as well');
 

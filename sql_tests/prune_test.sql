@@ -14,31 +14,31 @@ cross
 join fairq.enqueue_job('a', v.task, p_key => v.task, p_delay => case v.task when 'scheduled' then interval '1 day' end) as e;
 select fairq.cancel_job(j.job_id) from jobs as j where j.task = 'cancelled';
 
-select is(fairq.prune(), 0, 'what has just ended stays');
+select is(fairq.prune(), 0, 'a job that has just ended stays');
 create function pg_temp.age(p_age interval) returns void language sql as $fn$
     update fairq.finished_jobs as f set finished_at = clock_timestamp() - p_age;
     update fairq.jobs as j set created_at = clock_timestamp() - p_age;
 $fn$;
 select pg_temp.age('6 days 23 hours');
-select is(fairq.prune(), 0, 'and for as long as its queue says');
+select is(fairq.prune(), 0, 'an ended job stays for as long as its queue''s retention says');
 select pg_temp.age('7 days 1 second');
-select is(count(*), 2::bigint, 'the log knows of the ends that no other row tells') from fairq.job_log;
-select is(fairq.prune(), 3, 'then it goes: succeeded, dead and cancelled');
-select is_empty('select from fairq.finished_jobs', 'the jobs');
-select is_empty('select from fairq.job_log', 'and their log');
+select is(count(*), 2::bigint, 'before the prune the log has the ends of the dead and the cancelled job') from fairq.job_log;
+select is(fairq.prune(), 3, 'when the retention is over ended jobs go: succeeded, dead and cancelled');
+select is_empty('select from fairq.finished_jobs', 'of pruned jobs no row is left');
+select is_empty('select from fairq.job_log', 'the log of pruned jobs goes with them');
 select set_eq(
     'select v.state from fairq.all_jobs as v', array['running', 'queued', 'scheduled'],
-    'what has not ended stays, however old it is'
+    'a job that has not ended stays, however old it is'
 );
 select is_empty(
     $$ select from fairq.job_events as e join jobs using (job_id) where jobs.task = 'dead' $$,
-    'nothing is left of what went'
+    'of pruned jobs no event is left'
 );
-select is(fairq.prune(), 0, 'once is enough');
+select is(fairq.prune(), 0, 'a second prune finds nothing');
 
 -- keys
-select is(count(*), 6::bigint, 'a key outlives its job') from fairq.job_keys;
-select is(e.created, false, 'and still stands for it') from fairq.enqueue_job('a', 'dead', p_key => 'dead') as e;
+select is(count(*), 6::bigint, 'an operation key outlives its pruned job') from fairq.job_keys;
+select is(e.created, false, 'the key of a pruned job still makes no second one') from fairq.enqueue_job('a', 'dead', p_key => 'dead') as e;
 update fairq.job_keys as k set expires_at = clock_timestamp() where k.operation_key in ('dead', 'running');
 select is(fairq.prune(1), 1, 'no job is old, but keys have expired: no more than the limit go');
 select is(fairq.prune(), 1, 'then the rest');
@@ -54,24 +54,24 @@ select q.queue, e.job_id
 from (values ('brief'), ('long'), ('default')) as q(queue)
 cross join fairq.enqueue_job('a', 't', p_queue => q.queue) as e;
 select fairq.cancel_job(m.job_id) from more as m;
-select is(fairq.prune(), 1, 'a queue that keeps nothing');
+select is(fairq.prune(), 1, 'a queue with a retention of nothing keeps nothing');
 select pg_temp.age('3649 days');
-select is(fairq.prune(), 1, 'one with the retention of all');
+select is(fairq.prune(), 1, 'a queue without settings of its own has the retention of all');
 select results_eq(
     'select f.queue collate "default" from fairq.finished_jobs as f', array['long'],
-    'and one that keeps for ten years'
+    'a queue that keeps for ten years keeps what is younger'
 );
 
 -- a revived job keeps its log
 create temp table revived as select e.job_id from fairq.enqueue_job('a', 't', p_queue => 'brief') as e;
 select fairq.cancel_job(r.job_id), fairq.retry_job(r.job_id) from revived as r;
-select is(fairq.prune(), 0, 'a job that lives again is not old');
-select is(count(*), 2::bigint, 'and keeps its log') from fairq.job_log join revived using (job_id);
+select is(fairq.prune(), 0, 'a revived job is not pruned');
+select is(count(*), 2::bigint, 'a revived job keeps its log') from fairq.job_log join revived using (job_id);
 
 -- the limit
 select fairq.cancel_job(j) from fairq_test.given_jobs('a', 5, 'brief') as j;
-select is(fairq.prune(2), 2, 'no more than the limit go');
-select is(fairq.prune(100000), 3, 'the rest goes next time');
+select is(fairq.prune(2), 2, 'of ended jobs no more than the limit go at once');
+select is(fairq.prune(100000), 3, 'what the limit left goes at the next prune');
 
 -- refusals
 select fairq_test.refuses(
@@ -79,9 +79,9 @@ select fairq_test.refuses(
 )
 from (values ('null'), ('0'), ('-1'), ('100001'), ('2147483647')) as c(value);
 select fairq_test.as_role('fairq_worker');
-select throws_ok('select fairq.prune()', '42501', null, 'a worker may not make history disappear');
+select throws_ok('select fairq.prune()', '42501', null, 'a worker may not prune');
 select fairq_test.as_role('fairq_operator');
-select is(fairq.prune(), 0, 'an operator may');
+select is(fairq.prune(), 0, 'an operator may prune');
 select fairq_test.as_role('none');
 
 select * from finish();

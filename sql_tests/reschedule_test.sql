@@ -7,33 +7,33 @@ create function pg_temp.look() returns table (state text, run_at timestamptz, pr
 $fn$;
 
 -- time
-select is(fairq.reschedule_job(j.job_id, '2100-01-01'), 'scheduled', 'to a time to come: scheduled') from job as j;
+select is(fairq.reschedule_job(j.job_id, '2100-01-01'), 'scheduled', 'a job that is put off to a time to come is scheduled') from job as j;
 select results_eq(
     'select * from pg_temp.look()', $$ values ('scheduled', '2100-01-01'::timestamptz, 2) $$,
-    'at that time, as urgent as before'
+    'a job that is put off has the new time, and its old priority'
 );
-select is_empty('select * from fairq_test.claim()', 'it is not claimed before');
-select is(fairq.reschedule_job(j.job_id, p_delay => '1 hour'), 'scheduled', 'by a delay') from job as j;
-select ok(l.run_at - clock_timestamp() between interval '59 m' and interval '1 h', 'from now')
+select is_empty('select * from fairq_test.claim()', 'a job that is put off is not claimed before its time');
+select is(fairq.reschedule_job(j.job_id, p_delay => '1 hour'), 'scheduled', 'a job that is put off by a delay is scheduled') from job as j;
+select ok(l.run_at - clock_timestamp() between interval '59 m' and interval '1 h', 'a delay counts from now')
 from pg_temp.look() as l;
-select is(fairq.reschedule_job(j.job_id, p_priority => 0), 'scheduled', 'more urgent') from job as j;
-select ok(l.priority = 0 and l.run_at > clock_timestamp() + interval '59 m', 'at the same time')
+select is(fairq.reschedule_job(j.job_id, p_priority => 0), 'scheduled', 'a scheduled job that gets another priority stays scheduled') from job as j;
+select ok(l.priority = 0 and l.run_at > clock_timestamp() + interval '59 m', 'a job that gets another priority keeps its time')
 from pg_temp.look() as l;
-select is(fairq.reschedule_job(j.job_id, p_delay => '0'), 'queued', 'without delay: queued') from job as j;
+select is(fairq.reschedule_job(j.job_id, p_delay => '0'), 'queued', 'a job with a delay of nothing is queued') from job as j;
 select is(
-    fairq.reschedule_job(j.job_id, '2000-01-01', p_priority => 3), 'queued', 'to a time that has passed: queued'
+    fairq.reschedule_job(j.job_id, '2000-01-01', p_priority => 3), 'queued', 'a job that is moved to a time that has passed is queued'
 )
 from job as j;
 select results_eq(
     'select * from pg_temp.look()', $$ values ('queued', '2000-01-01'::timestamptz, 3) $$,
-    'at its place by that time and priority'
+    'a job that was moved back has the time and the priority it was given'
 );
 select is(
     fairq_test.timeline(j.job_id), 'created 0' || repeat(format(', rescheduled 0 by %s', session_user), 5),
-    'the timeline has every change'
+    'the timeline has every reschedule, with who did it'
 )
 from job as j;
-select is(g.details, '{"run_at": "2000-01-01T00:00:00+00:00", "priority": 3}', 'and what was changed')
+select is(g.details, '{"run_at": "2000-01-01T00:00:00+00:00", "priority": 3}', 'the event of a reschedule says what was changed')
 from fairq.job_log as g order by g.log_id desc limit 1;
 
 -- the order follows
@@ -46,32 +46,32 @@ select results_eq('select h.task from held as h', array['between', 't'], 'jobs a
 create temp table seen as
 select row_number() over () as n, j as job_id from fairq_test.given_jobs('a', 3, 'seen', p_priority => 3) as j;
 select fairq_test.claim(1, 'seen', p_tenant => 'nobody');
-select is(fairq.reschedule_job(s.job_id, p_delay => '1 day'), 'scheduled', 'the first one later')
+select is(fairq.reschedule_job(s.job_id, p_delay => '1 day'), 'scheduled', 'a job that the scheduler has seen can be put off')
 from seen as s where s.n = 1;
-select is(fairq.reschedule_job(s.job_id, p_priority => 0), 'queued', 'the last one first')
+select is(fairq.reschedule_job(s.job_id, p_priority => 0), 'queued', 'a job that the scheduler has seen can be made more urgent')
 from seen as s where s.n = 3;
-select is(c.job_id, s.job_id, 'which it is') from seen as s cross join fairq_test.claim(1, 'seen') as c where s.n = 3;
-select is(fairq.reschedule_job(s.job_id, p_delay => '0'), 'queued', 'the first one at once after all')
+select is(c.job_id, s.job_id, 'the job that was made more urgent is claimed first') from seen as s cross join fairq_test.claim(1, 'seen') as c where s.n = 3;
+select is(fairq.reschedule_job(s.job_id, p_delay => '0'), 'queued', 'a job that was put off can be called back')
 from seen as s where s.n = 1;
 select results_eq(
     'select c.job_id from fairq_test.claim(3, ''seen'') as c',
     'select s.job_id from seen as s where s.n in (1, 2) order by s.n desc',
-    'and it is claimed, at its new place'
+    'a job that was called back is claimed, at its new place'
 );
 
 -- jobs that do not wait
 select is(fairq.reschedule_job(j.job_id, p_priority => 0), 'running', 'a running job cannot be rescheduled')
 from job as j;
 select fairq.complete_job(h.job_id, h.lease_token) from held as h where h.n = 2;
-select is(fairq.reschedule_job(j.job_id, p_priority => 0), 'finished', 'nor one that has ended') from job as j;
-select is(fairq.reschedule_job(-1, p_priority => 0), 'not_found', 'nor an unknown one');
-select is(count(*), 6::bigint, 'which leaves no trace') from fairq.job_log as g where g.queue = 'default';
+select is(fairq.reschedule_job(j.job_id, p_priority => 0), 'finished', 'a job that has ended cannot be rescheduled') from job as j;
+select is(fairq.reschedule_job(-1, p_priority => 0), 'not_found', 'a job that does not exist cannot be rescheduled');
+select is(count(*), 6::bigint, 'a reschedule that changes nothing leaves no event') from fairq.job_log as g where g.queue = 'default';
 select is(
-    fairq.fail_job(h.job_id, h.lease_token, p_retry_delay => '1 day'), 'scheduled', 'a job between two attempts'
+    fairq.fail_job(h.job_id, h.lease_token, p_retry_delay => '1 day'), 'scheduled', 'a job that failed waits for its next attempt'
 )
 from held as h where h.n = 1;
-select is(fairq.reschedule_job(h.job_id, p_delay => '0'), 'queued', 'can') from held as h where h.n = 1;
-select is((select attempt from fairq_test.claim()), 2, 'and keeps its attempts');
+select is(fairq.reschedule_job(h.job_id, p_delay => '0'), 'queued', 'a job between two attempts can be rescheduled') from held as h where h.n = 1;
+select is((select attempt from fairq_test.claim()), 2, 'a rescheduled job keeps the count of its attempts');
 
 -- refusals
 select fairq_test.refuses(
@@ -92,10 +92,10 @@ from (values
 
 -- who may: operators, and nobody else
 select fairq_test.as_role('fairq_worker');
-select throws_ok('select fairq.reschedule_job(1, p_priority => 0)', '42501', null, 'not a worker');
+select throws_ok('select fairq.reschedule_job(1, p_priority => 0)', '42501', null, 'a worker may not reschedule a job');
 select fairq_test.as_role('fairq_tenant');
 select throws_ok(
-    'select fairq.reschedule_job(1, p_priority => 0)', '42501', null, 'not a tenant, who could push its jobs about'
+    'select fairq.reschedule_job(1, p_priority => 0)', '42501', null, 'a tenant may not reschedule a job, not even its own'
 );
 select fairq_test.as_role('fairq_operator');
 select is(

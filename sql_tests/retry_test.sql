@@ -17,25 +17,25 @@ select is(
     'under its old id, as it was, with all its attempts before it; the last error stays to be read'
 )
 from ended as e join fairq.jobs as j using (job_id);
-select ok(j.run_at > e.finished_at, 'to run at once') from ended as e join fairq.jobs as j using (job_id);
-select is_empty('select from fairq.finished_jobs', 'it has not ended any more');
-select is(fairq.retry_job(d.job_id), 'not_finished', 'once is enough') from dead as d;
-select is(fairq.complete_job(s.job_id, s.lease_token), false, 'an old token is worth nothing') from second as s;
+select ok(j.run_at > e.finished_at, 'a revived job is due at once') from ended as e join fairq.jobs as j using (job_id);
+select is_empty('select from fairq.finished_jobs', 'a revived job is no longer among those that have ended');
+select is(fairq.retry_job(d.job_id), 'not_finished', 'a job that was revived already waits, and is not revived again') from dead as d;
+select is(fairq.complete_job(s.job_id, s.lease_token), false, 'the token of an attempt before the revival completes nothing') from second as s;
 create temp table third as select * from fairq_test.claim();
-select is(t.attempt, 1, 'attempts are counted anew') from third as t;
-select is(fairq.retry_job(d.job_id), 'not_finished', 'a running job has not ended') from dead as d;
-select is(fairq.fail_job(t.job_id, t.lease_token, 'z', '0'), 'queued', 'all of them') from third as t;
+select is(t.attempt, 1, 'the attempts of a revived job are counted from one') from third as t;
+select is(fairq.retry_job(d.job_id), 'not_finished', 'a running job is not revived') from dead as d;
+select is(fairq.fail_job(t.job_id, t.lease_token, 'z', '0'), 'queued', 'a revived job has all its attempts again: after the first it is queued') from third as t;
 create temp table fourth as select * from fairq_test.claim();
-select is(fairq.complete_job(f.job_id, f.lease_token), true, 'and it may yet succeed') from fourth as f;
+select is(fairq.complete_job(f.job_id, f.lease_token), true, 'a revived job can succeed') from fourth as f;
 select is(
     fairq_test.timeline(d.job_id),
     'created 0, claimed 1 by worker, retry_scheduled 1 by worker, claimed 2 by worker, dead 2 by worker, '
     || format('revived 2 by %s, ', session_user)
     || 'claimed 1 by worker, retry_scheduled 1 by worker, claimed 2 by worker, succeeded 2 by worker',
-    'the timeline has both lives'
+    'the timeline of a revived job has both lives'
 )
 from dead as d;
-select is(g.details, '{"from": "dead"}', 'and what it was revived from')
+select is(g.details, '{"from": "dead"}', 'the event of a revival says what the job was revived from')
 from fairq.job_log as g where g.event_type = 'revived';
 select is(fairq.retry_job(d.job_id), 'succeeded', 'a job that has succeeded is not run again') from dead as d;
 
@@ -43,19 +43,19 @@ select is(fairq.retry_job(d.job_id), 'succeeded', 'a job that has succeeded is n
 create temp table cancelled as select * from fairq.enqueue_job('a', 'work', p_delay => '1 day');
 select fairq.cancel_job(c.job_id) from cancelled as c;
 select is(fairq.retry_job(c.job_id), 'queued', 'a cancelled job is queued again') from cancelled as c;
-select is(c.job_id, h.job_id, 'and claimed') from cancelled as c cross join fairq_test.claim() as h;
+select is(c.job_id, h.job_id, 'a cancelled job that was queued again is claimed under its old id') from cancelled as c cross join fairq_test.claim() as h;
 
 -- others
 select is(fairq.retry_job(-1), 'not_found', 'an unknown job is not found');
-select throws_ok('select fairq.retry_job(null)', '22023', null, 'null is no job');
+select throws_ok('select fairq.retry_job(null)', '22023', null, 'a null id is refused');
 select fairq_test.claim(1, p_tenant => 'nobody');
-select is(f.running, 1, 'the scheduler counts what runs') from fairq.flows as f;
+select is(f.running, 1, 'of a job that was revived and claimed the scheduler counts one attempt that runs') from fairq.flows as f;
 select fairq_test.as_role('fairq_tenant');
-select throws_ok('select fairq.retry_job(1)', '42501', null, 'a tenant may not revive');
+select throws_ok('select fairq.retry_job(1)', '42501', null, 'a tenant may not revive a job');
 select fairq_test.as_role('fairq_worker');
-select throws_ok('select fairq.retry_job(1)', '42501', null, 'nor a worker');
+select throws_ok('select fairq.retry_job(1)', '42501', null, 'a worker may not revive a job');
 select fairq_test.as_role('fairq_operator');
-select is(fairq.retry_job(-1), 'not_found', 'an operator may');
+select is(fairq.retry_job(-1), 'not_found', 'an operator may revive jobs');
 select fairq_test.as_role('none');
 
 -- an operator whose grant is narrowed to another tenant knows nothing of the job

@@ -28,7 +28,6 @@ class Options:
     plain: bool = False
     queue: str = "demo"
     charge: str = "jobs"
-    plot: str | None = None
     lengths: Mapping[str, float] | None = None
     fifo: bool = False
 

@@ -5,28 +5,17 @@ from __future__ import annotations
 import json
 import re
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-import psycopg
 import pytest
-
-import fairq_schema
-from fairq_schema.demo.server import temporary_server
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from tests.support import Database
+
 ROOT = Path(__file__).parents[2]
 RESULT = "-- => "
-
-
-@pytest.fixture
-def connection() -> Iterator[psycopg.Connection[Any]]:
-    """Give a connection to a fresh database with the schema applied."""
-    with temporary_server() as dsn:
-        fairq_schema.apply(dsn)
-        with psycopg.connect(dsn, autocommit=True) as connection:
-            yield connection
 
 
 def blocks(text: str, language: str) -> list[str]:
@@ -57,13 +46,13 @@ def written(value: object) -> str:
     return json.dumps(value) if isinstance(value, dict) else str(value)
 
 
-def test_the_sql_of_the_readme_returns_what_it_says(connection: psycopg.Connection[Any]) -> None:
+def test_the_sql_of_the_readme_returns_what_it_says(db: Database) -> None:
     """Each block runs as it stands, and every `-- =>` line is a row of the statement before it."""
     found = blocks((ROOT / "README.md").read_text(encoding="utf-8"), "sql")
     assert found
     for block in found:
         for statements, expected in steps(block):
-            cursor = connection.execute(statements)
+            cursor = db.execute(statements)
             while cursor.nextset():
                 pass
             if expected:

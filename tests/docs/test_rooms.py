@@ -7,14 +7,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 from uuid import UUID, uuid4
 
-import psycopg
 import pytest
-
-import fairq_schema
-from fairq_schema.demo.server import temporary_server
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+    import psycopg
+
+    from tests.support import Database
 
 PAGE = Path(__file__).parents[2] / "docs" / "rooms.md"
 CELL = re.compile(r"(?P<state>-|\w+)(?P<condition>, [a-z ]+)?(?: (?P<answer>`\w+`|null))?")
@@ -68,15 +68,6 @@ def cells() -> Iterator[Cell]:
             yield Cell(verb, state, becomes, said["condition"], answer)
 
 
-@pytest.fixture(scope="module")
-def connection() -> Iterator[psycopg.Connection[Any]]:
-    """Give a connection to a fresh database with the schema applied."""
-    with temporary_server() as dsn:
-        fairq_schema.apply(dsn)
-        with psycopg.connect(dsn, autocommit=True) as connection:
-            yield connection
-
-
 def one(connection: psycopg.Connection[Any], query: str, values: dict[str, object]) -> object:
     """Give the first column of the first row, if there is one."""
     row = connection.execute(query, values).fetchone()
@@ -86,7 +77,6 @@ def one(connection: psycopg.Connection[Any], query: str, values: dict[str, objec
 def given_job(connection: psycopg.Connection[Any], queue: str, state: str) -> tuple[object, UUID]:
     """Bring a job of a queue of its own into a state, and give its id and the token of its latest lease, if any."""
     here: dict[str, object] = {"queue": queue, "delay": "1 hour" if state == "scheduled" else None}
-    connection.execute(CALLS["claim"], here)  # finds nothing, and makes the queue known to promote and expire
     job = one(
         connection,
         "select job_id from fairq.enqueue_job("
@@ -113,8 +103,9 @@ def state_of(connection: psycopg.Connection[Any], job: object) -> object:
 
 
 @pytest.mark.parametrize("cell", cells(), ids=lambda cell: f"{cell.verb}-{cell.state}")
-def test_a_verb_does_to_a_state_what_the_matrix_says(connection: psycopg.Connection[Any], cell: Cell) -> None:
+def test_a_verb_does_to_a_state_what_the_matrix_says(module_db: Database, cell: Cell) -> None:
     """The state afterwards and the answer are those of the cell."""
+    connection = module_db.conn
     queue = f"{cell.verb} {cell.state}"
     job, token = given_job(connection, queue, cell.state)
     values = {"queue": queue, "job": job, "token": token}

@@ -87,7 +87,7 @@ class Watched(Oracle):
         before = self.history[-1].flows if self.history else {}
         self.history.append(
             Moment(
-                picked and picked.tenant,
+                picked.tenant if picked else None,
                 charged,
                 max(self.entry, self._level()),
                 {f.tenant: self._view(f, before.get(f.tenant)) for f in self.flows.values()},

@@ -325,7 +325,9 @@ class Oracle:
         What the cap and the rate of the queue leave of a claim.
         """
         wish = self.settings
-        self.bucket = self._bucket(self.bucket and replace(self.bucket, rate=wish.rate, burst=wish.burst), wish)
+        if self.bucket and wish.rate is not None:
+            self.bucket = replace(self.bucket, rate=wish.rate, burst=wish.burst)
+        self.bucket = self._bucket(self.bucket, wish)
         if wish.paused:
             return 0
         if wish.cap is not None:

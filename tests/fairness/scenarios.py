@@ -8,6 +8,7 @@ SQL. So the same text judges both, and judges mutants of either.
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
 from itertools import groupby
 from typing import TYPE_CHECKING, Protocol
 
@@ -15,7 +16,7 @@ from .oracle import JOB, SECOND
 from .workers import work
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Mapping, Sequence
 
 
 class Queue(Protocol):
@@ -23,21 +24,80 @@ class Queue(Protocol):
     What a scenario needs of a queue; jobs are numbers in the order of enqueueing, times are in microseconds.
     """
 
-    enqueue: Callable[..., list[int]]
-    claim: Callable[..., list[int]]
-    renew: Callable[[int, int], None]
-    complete: Callable[[int], None]
-    fail: Callable[..., None]
-    expire: Callable[[int], None]
-    cancel_all: Callable[[str], None]
-    set_tenant: Callable[..., None]
-    set_queue: Callable[..., None]
-    wait: Callable[[int], None]
-    tenant_of: Callable[[int], str]
-    vtime: Callable[[str], int]
+    @property
+    def enqueue(self) -> Callable[..., list[int]]:
+        """
+        Jobs of a tenant, so many: their numbers.
+        """
+
+    @property
+    def claim(self) -> Callable[..., list[int]]:
+        """
+        Up to so many jobs, in the order of dispatch.
+        """
+
+    @property
+    def renew(self) -> Callable[[int, int], None]:
+        """
+        A job is held so much longer.
+        """
+
+    @property
+    def complete(self) -> Callable[[int], None]:
+        """
+        A job is done.
+        """
+
+    @property
+    def fail(self) -> Callable[..., None]:
+        """
+        An attempt has failed.
+        """
+
+    @property
+    def expire(self) -> Callable[[int], None]:
+        """
+        The lease of a job is over.
+        """
+
+    @property
+    def cancel_all(self) -> Callable[[str], None]:
+        """
+        Every waiting job of a tenant goes.
+        """
+
+    @property
+    def set_tenant(self) -> Callable[..., None]:
+        """
+        What an operator wishes for a tenant.
+        """
+
+    @property
+    def set_queue(self) -> Callable[..., None]:
+        """
+        What an operator wishes for the queue.
+        """
+
+    @property
+    def wait(self) -> Callable[[int], None]:
+        """
+        Time passes.
+        """
+
+    @property
+    def tenant_of(self) -> Callable[[int], str]:
+        """
+        Whose job it is.
+        """
+
+    @property
+    def vtime(self) -> Callable[[str], int]:
+        """
+        The virtual time of a tenant.
+        """
 
 
-OpenQueue = "Callable[[], Queue]"
+OpenQueue = Callable[[], Queue]
 
 
 def served(queue: Queue, n: int, batch: int = 1) -> list[str]:
@@ -66,7 +126,7 @@ def longest_run(tenants: Sequence[str], tenant: str) -> int:
     return max((len(list(run)) for name, run in groupby(tenants) if name == tenant), default=0)
 
 
-def flooded(open_queue: OpenQueue, weights: dict[str, float], count: int = 300) -> Queue:
+def flooded(open_queue: OpenQueue, weights: Mapping[str, float], count: int = 300) -> Queue:
     """
     A queue in which every tenant has many jobs.
     """

@@ -52,7 +52,10 @@ def test_any_trace_is_dispatched_in_the_models_order(module_db: Database, trace:
     check_same_order(module_db, trace)
 
 
-@pytest.mark.parametrize("part", [0, *(pytest.param(part, marks=pytest.mark.slow) for part in range(1, 10))])
+@pytest.mark.parametrize(
+    "part",
+    [pytest.param(0, marks=pytest.mark.short), *(pytest.param(part, marks=pytest.mark.slow) for part in range(1, 10))],
+)
 def test_a_thousand_seeded_traces_are_dispatched_in_the_models_order(module_db: Database, part: int) -> None:
     """
     The same for 1,000 longer traces that are the same every time; FAIRQ_SEED and FAIRQ_TRACES choose others.

@@ -217,6 +217,8 @@ MUTANTS = [
     # R12: a tick forgets what runs, or who has work
     (check_any_order, Edit("_count_endings", "p_tick.running := p_tick.running - v_sum.ended;", "null;")),
     (check_any_order, Edit("_charge", "p_tick.backlogged := p_tick.backlogged - v_sum.gone;", "null;")),
+    # R9: a batch starts what it asks for, whatever the tenant's cap leaves
+    (check_any_order, Edit("_pick", "p_want, f.max_running - f.running,", "p_want,")),
     # a job that failed is put back and stays leased
     (check_any_order, Edit("_put_back", "delete from fairq.leases as l where l.job_id = (p_lease).job_id;", "")),
     # a purge forgets where the jobs went

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from . import history, scenarios
 from .history import Watched
-from .mutants import MUTANTS
+from .mutants import MUTANTS, Mutant
 from .oracle import JOB, Flow, Oracle, Wish
 from .trace import UNRESTRICTED, Trace, random_trace, resolve, traces
 
@@ -105,7 +105,7 @@ def test_half_a_charge_rounds_to_even() -> None:
 
 
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.__name__)
-def test_a_wrong_scheduler_is_found_out(mutant: type[Oracle]) -> None:
+def test_a_wrong_scheduler_is_found_out(mutant: type[Mutant]) -> None:
     """
     The checks can fail: each mutant breaks the scenarios named for it, or else a theorem.
     """

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from tests.support import storm
 
-from .oracle import SECOND, Flow, Oracle
+from .oracle import LEASE, SECOND, Flow, Oracle
 from .sql_queue import SqlQueue
 from .workers import Attempt, Shift, work
 
@@ -56,7 +56,7 @@ def crews(draw: st.DrawFn, *, same_length: bool) -> Crew:
     return Crew(draw(st.integers(1, 8)), weights, lengths)
 
 
-def worked(queue: Any, crew: Crew, charge: str, **leases: int) -> Shift:
+def worked(queue: Any, crew: Crew, charge: str, lease: int = LEASE, renew: int = 0) -> Shift:
     """
     Let a crew work on a flood of each tenant.
     """
@@ -69,7 +69,7 @@ def worked(queue: Any, crew: Crew, charge: str, **leases: int) -> Shift:
         lengths = crew.lengths[queue.tenant_of(job)]
         return lengths[job % len(lengths)]
 
-    return work(queue, crew.size, SPAN, takes, **leases)
+    return work(queue, crew.size, SPAN, takes, lease=lease, renew=renew)
 
 
 def check_bound(shift: Shift, crew: Crew, bound: Callable[[str], float]) -> None:
@@ -110,8 +110,7 @@ def check_unknown_costs(crew: Crew, renew: int) -> Shift:
     T7: where they are not, e + D c + 3 D max(e, h) of each, over its weight.
     """
     queue = Estimating()
-    leases = {"lease": renew, "renew": renew} if renew else {}
-    shift = worked(queue, crew, "time", **leases)
+    shift = worked(queue, crew, "time", renew or LEASE, renew)
 
     def bound(tenant: str) -> float:
         estimate = queue.greatest[tenant]
@@ -196,9 +195,10 @@ def check_real_workers_share_the_time(db: Database) -> None:
     )
     lag = shift.lag("long", "short", dict.fromkeys(takes, 1.0))
     assert lag <= bound
-    # the bound of a short run is wide: nine of ten parts are shared
+    # the bound of a short run is wide; so here, that all but a tenth is shared equally: of some 17 worker-seconds the
+    # crew's last long jobs, 4 x 0.2 s, are 5 %, and a busy machine, which makes the sleeps longer, may add as much
     long, short = (shift.used(tenant) for tenant in ("long", "short"))
-    assert abs(long - short) <= 0.2 * (long + short), (long, short, bound)
+    assert abs(long - short) <= 0.1 * (long + short), (long, short, bound)
     assert shift.started("short") > 4 * shift.started("long")
 
 

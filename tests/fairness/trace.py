@@ -102,7 +102,7 @@ def name(tenant: int) -> str:
     """
     A tenant's name; capitals, letters and signs sort differently by locale and by byte.
     """
-    return f"{'aBz_é-'[tenant % 6]}{tenant}"
+    return "aBz_\u00e9-"[tenant % 6] + str(tenant)
 
 
 def random_trace(rng: Random, length: int, kinds: frozenset[str] = EVERYTHING) -> Trace:

@@ -22,6 +22,9 @@ if TYPE_CHECKING:
 
     from tests.support.servers import LocalServer, Server
 
+# a version between may read our statements in its own way
+pytestmark = pytest.mark.short
+
 CI = Path(__file__).resolve().parents[2] / "ci"
 
 

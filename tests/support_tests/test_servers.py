@@ -64,7 +64,7 @@ def test_a_stopped_server_leaves_nothing(start_server: Callable[..., LocalServer
 def test_a_server_goes_with_a_killed_run(pg: str) -> None:
     """When the process that started it is killed, the server stops by itself."""
     if not pg.isdigit():
-        pytest.skip("not a server of ours")
+        pytest.skip(f"{pg} is somebody else's server: it neither starts nor has to stop with this run")
     code = f"""
 from tests.support.servers import LocalServer
 server = LocalServer({pg!r})
