@@ -25,7 +25,9 @@ PAGE = Path(__file__).parents[2] / "docs" / "workers.md"
 LONGEST = 40
 A_LONG_TIME = 100_000
 IDLE = """
-    select state = 'idle' and wait_event = 'ClientRead' from pg_stat_activity where usename = %s and query ~ 'claim_jobs'
+    select state = 'idle' and wait_event = 'ClientRead'
+    from pg_stat_activity
+    where usename = %s and query ~ 'claim_jobs'
 """
 
 
