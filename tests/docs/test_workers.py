@@ -43,10 +43,18 @@ def statements(word: str) -> str:
 
 
 @contextmanager
-def worker(db: Database, user: str, folder: Path) -> Iterator[subprocess.Popen[str]]:
-    """The page's worker in a process of its own, which is ended with the test whatever becomes of it."""
+def worker(db: Database, user: str, folder: Path, *edit: str) -> Iterator[subprocess.Popen[str]]:
+    """
+    The page's worker in a process of its own, which is ended with the test whatever becomes of it.
+
+    `edit` is a text of it, and what a test writes in its place.
+    """
+    source = blocks("python")[0]
+    if edit:
+        assert source.count(edit[0]) == 1
+        source = source.replace(*edit)
     script = folder / "worker.py"
-    script.write_text(blocks("python")[0], encoding="utf-8")
+    script.write_text(source, encoding="utf-8")
     command = [sys.executable, str(script), make_conninfo(db.dsn, user=user), "mail", "worker 1"]
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
         try:
@@ -110,6 +118,35 @@ def test_sigterm_gives_the_job_back_and_ends_the_worker(db: Database, user: str,
     assert (process.returncode, said) == (0, "")
     assert (db.job(job)["state"], db.job(job)["attempts"]) == ("queued", 0)
     assert [claimed.job_id for claimed in db.claim(queue="mail")] == [job]
+
+
+def test_the_worker_renews_and_stops_when_its_job_is_cancelled(db: Database, user: str, tmp_path: Path) -> None:
+    """Releasing the job ends it; the worker goes on with the next."""
+    job = db.enqueue("amber", queue="mail", payload={"letter": 1, "steps": A_LONG_TIME}).job_id
+    with worker(db, user, tmp_path, "done.wait(10)", "done.wait(0.01)") as process:
+        becomes(db, process, job, "running")
+        ends = "select max(lease_expires_at) from fairq.leases"
+        first = db.value(ends)
+        wait_until(lambda: lives(process) or db.value(ends) > first, "the lease to be renewed")
+        assert db.cancel(job) == "cancel_requested"
+        becomes(db, process, job, "cancelled")
+        later = db.enqueue("birch", queue="mail", payload={"letter": 2}).job_id
+        becomes(db, process, later, "succeeded")
+
+
+def test_the_worker_undoes_what_it_did_when_its_lease_is_lost(db: Database, user: str, tmp_path: Path) -> None:
+    """It does not complete somebody else's job, nor fail it, and goes on; of the two, one effect stays."""
+    db.execute(f"create table effects (job bigint); grant insert on effects to {user}")
+    complete = "            if not conn.execute("
+    effect = "            conn.execute('insert into effects values (%s)', [job.job_id])\n"
+    job = db.enqueue("amber", queue="mail", payload={"letter": 1, "steps": 20}).job_id
+    with worker(db, user, tmp_path, complete, effect + complete) as process:
+        becomes(db, process, job, "running")
+        db.execute("update fairq.leases set lease_token = gen_random_uuid()")
+        later = db.enqueue("birch", queue="mail", payload={"letter": 2}).job_id
+        becomes(db, process, later, "succeeded")
+    assert db.state(job) == "running"
+    assert db.rows("select job from effects") == [(later,)]
 
 
 def test_sigterm_ends_a_worker_that_has_nothing_to_do(db: Database, user: str, tmp_path: Path) -> None:
@@ -197,3 +234,11 @@ def test_a_claim_bounds_the_idleness_of_its_transaction_and_the_wait_of_others(d
         other.claim(queue="mail")
     holder.conn.rollback()
     assert other.claim(queue="mail") == []
+
+
+@pytest.mark.parametrize("page", ["workers.md", "reference.md"])
+def test_links_lead_to_files(page: str) -> None:
+    """A relative link names a file of the repository."""
+    text = (PAGE.parent / page).read_text(encoding="utf-8")
+    for target in re.findall(r"\]\((?!https?:)([^)#]+)", text):
+        assert (PAGE.parent / target).exists(), target
