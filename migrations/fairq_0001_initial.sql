@@ -15,7 +15,11 @@ set local lock_timeout = '5s';
 -- fairq_owner owns the tables and does DDL; fairq_api owns the functions callers run and holds only the rights those
 -- functions need. Neither can log in, neither is inherited. The others are groups to grant to logins.
 
-set local fairq_install.in_transaction = 'yes';
+do $fn$
+begin
+    perform set_config('fairq_install.in_transaction', 'yes', true);
+end
+$fn$;
 
 do $fn$
 declare
@@ -1394,6 +1398,40 @@ $fn$;
 comment on function fairq._prune_queue(text, timestamptz, integer) is 'Removes ended jobs of one queue. Internal.';
 revoke all on function fairq._prune_queue(text, timestamptz, integer) from public;
 
+create or replace function fairq._prune_flows(p_limit integer, p_now timestamptz)
+    returns void
+    language plpgsql
+    set search_path = pg_catalog, pg_temp
+as $fn$
+-- Flows of tenants that have had no work for a day go, if they owe nothing: at or below the virtual time, which the
+-- tick keeps. One with a rate stays: its tokens are spent.
+--
+-- Locks:  the queue's lock, one queue at a time; a queue in use is left for the next time.
+-- Index:  flows_pick_idx, the end that is not eligible.
+declare
+    v_queue text;
+begin
+    for v_queue in select s.queue from fairq.schedulers as s order by s.queue loop
+        perform from fairq.schedulers as s where s.queue = v_queue for update skip locked;
+        continue when not found;
+        with idle as materialized (
+            select f.ctid as row_id from fairq.flows as f
+            where f.queue = v_queue and not f.eligible
+              and f.vtime <= (
+                  select t.virtual_time from fairq.ticks as t where t.queue = v_queue order by t.tick_id desc limit 1
+              )
+              and not f.has_work and f.running = 0 and f.rate is null
+              and f.minute < extract(epoch from p_now) / 60 - 1440
+            order by f.vtime, f.charge, f.served, f.tenant
+            limit p_limit
+        )
+        delete from fairq.flows as f using idle as i where f.ctid = i.row_id;
+    end loop;
+end
+$fn$;
+comment on function fairq._prune_flows(integer, timestamptz) is 'Removes flows nobody needs. Internal.';
+revoke all on function fairq._prune_flows(integer, timestamptz) from public;
+
 create or replace function fairq.prune(p_limit integer default 10000)
     returns integer
     language plpgsql
@@ -1406,9 +1444,10 @@ create or replace function fairq.prune(p_limit integer default 10000)
     set enable_hashjoin = off
     set enable_mergejoin = off
 as $fn$
--- succeeded, dead, cancelled -> gone, with their log; and keys that have expired. Never a job that has not ended.
+-- succeeded, dead, cancelled -> gone, with their log; keys that have expired; flows nobody needs. Never a job that has
+-- not ended.
 --
--- Locks:  finished_jobs' and job_keys' rows, skipping those held by others.
+-- Locks:  finished_jobs' and job_keys' rows, skipping those held by others; then each queue's lock, if it is free.
 -- Index:  finished_jobs_prune_idx, from one queue to the next; job_keys_prune_idx.
 -- Raises: 22023 when p_limit is out of range.
 declare
@@ -1450,6 +1489,7 @@ begin
     )
     delete from fairq.job_keys as k using old as o where k.ctid = o.row_id;
     get diagnostics v_keys = row_count;
+    perform fairq._prune_flows(p_limit, v_now);
     return v_jobs + v_keys;
 end
 $fn$;
@@ -1511,10 +1551,17 @@ create or replace function fairq._check_span(p_name text, p_value interval, p_le
     language plpgsql
     set search_path = pg_catalog, pg_temp
 as $fn$
--- Raises: 22023 for a span of time that is null or out of range; infinite ones are out of every range.
+-- Raises: 22023 for a span of time that is null or out of range; infinite ones are out of every range. And for one that
+--         goes back in one unit and forward in another: compared, a month is 30 days, added, it may be 31.
 begin
-    if p_value is null or p_value < p_least or p_value > p_most then
-        perform fairq._refuse(p_name, p_value::text, format('an interval from %s to %s', p_least, p_most));
+    if p_value is null or p_value < p_least or p_value > p_most
+       or least(
+           extract(year from p_value), extract(month from p_value), extract(day from p_value),
+           extract(hour from p_value), extract(minute from p_value), extract(second from p_value)
+       ) < 0 then
+        perform fairq._refuse(
+            p_name, p_value::text, format('an interval from %s to %s, no part of it negative', p_least, p_most)
+        );
     end if;
 end
 $fn$;
@@ -3015,10 +3062,10 @@ grant execute on function fairq.release_expired_jobs(text, integer) to fairq_wor
 --
 -- One step, inside the claim that needs it, under the queue's lock. _dispatch(), the last function here, is the step;
 -- read it first. Its parts stand before it, roughly in the order in which it takes them: lock, remember, look, settle
--- and apply the news, pick, lease, charge, write down; promote and expire are in their own files. The rule is start-time
--- fair queueing (Goyal, Vin, Cheng, SIGCOMM 1996), one flow for each tenant, tagged when a job is claimed; charging
--- times that are not known yet is SFQ(D) (Jin, Chase, Kaur 2004) and the Virtual Token Counter (Sheng et al., OSDI
--- 2024). docs/fairness.md says it in words.
+-- and apply the news, pick, lease, charge, write down; promote and expire are in their own files. The rule is
+-- start-time fair queueing (Goyal, Vin, Cheng, SIGCOMM 1996), one flow for each tenant, tagged when a job is claimed;
+-- charging times that are not known yet is SFQ(D) (Jin, Chase, Kaur 2004) and the Virtual Token Counter (Sheng et al.,
+-- OSDI 2024). docs/fairness.md says it in words.
 
 create or replace function fairq._lock_holders(p_queue text)
     returns text
@@ -3790,7 +3837,8 @@ begin
         from fairq._first_flows(p_tick, p_wide, p_tenants, p_stuck) as f
     )
     select
-        f.row_id, f.tenant, f.vtime, f.charge, f.served, f.weight, f.epoch, f.head_at, f.head_id, f.room, f.paid, f.step,
+        f.row_id, f.tenant, f.vtime, f.charge, f.served, f.weight, f.epoch, f.head_at, f.head_id, f.room, f.paid,
+        f.step,
         least(
             f.room,
             case when u.flows <= 1 then p_want else 4 + 2 * p_want / u.flows end,
@@ -4126,12 +4174,12 @@ create or replace function fairq._everyones_news(p_queue text)
     language plpgsql
     set search_path = pg_catalog, pg_temp
 as $fn$
--- The wishes for * or the way of charging have changed: every flow with work is gone through, once. One without learns
--- of it with its next job.
+-- The wishes for * or the way of charging have changed: every flow with work, waiting or running, is gone through,
+-- once. One without learns of it with its next job.
 begin
     return array(
         select row(f.tenant, 'wish', null, null, null)::fairq.news from fairq.flows as f
-        where f.queue = p_queue and f.has_work
+        where f.queue = p_queue and (f.has_work or f.running > 0)
     );
 end
 $fn$;
@@ -4922,12 +4970,13 @@ create or replace function fairq._error_document(p_error text)
     set search_path = pg_catalog, pg_temp
 as $fn$
 -- What a worker says went wrong, as JSON that can always be stored: its own object when it is one and of bearable size,
--- else the beginning of the text and its length. What JSON cannot hold (NUL, lone surrogates) is kept as text.
+-- else the beginning of the text and its length. What JSON cannot hold (NUL, lone surrogates) is kept as text; so are
+-- numbers with large exponents, which as JSON would be written out: 1e131071 has as many digits.
 begin
     if p_error is null then
         return null;
     end if;
-    if octet_length(p_error) <= 16384 and left(ltrim(p_error), 1) = '{' then
+    if octet_length(p_error) <= 16384 and left(ltrim(p_error), 1) = '{' and p_error !~ '[0-9][eE][+-]?[0-9]{4}' then
         begin
             return p_error::jsonb;
         exception when others then

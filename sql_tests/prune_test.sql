@@ -1,5 +1,5 @@
 -- prune: ended jobs go when their time is over.
-select plan(29);
+select plan(33);
 
 -- given jobs in every state, all of them old; 'aged' is what prune() would take
 create temp table jobs as
@@ -72,6 +72,29 @@ select is(count(*), 2::bigint, 'a revived job keeps its log') from fairq.job_log
 select fairq.cancel_job(j) from fairq_test.given_jobs('a', 5, 'brief') as j;
 select is(fairq.prune(2), 2, 'of ended jobs no more than the limit go at once');
 select is(fairq.prune(100000), 3, 'what the limit left goes at the next prune');
+
+-- flows nobody needs
+select fairq_test.given_jobs(t, 1, 'flows') from (values ('gone'), ('owes'), ('limited'), ('waits')) as v(t);
+create temp table ended as select * from fairq.claim_jobs('flows', 'w', 4);
+select fairq.complete_job(e.job_id, e.lease_token) from ended as e;
+select fairq_test.given_jobs('waits', 1, 'flows');
+select fairq.claim_jobs('flows', 'w', 1, p_tenant => 'nobody');
+update fairq.flows as f
+set
+    minute = f.minute - 1441,
+    vtime = case f.tenant when 'owes' then f.vtime + 1000000000 when 'gone' then 0 else f.vtime end,
+    rate = case f.tenant when 'limited' then 1 end
+where f.queue = 'flows';
+select is(fairq.prune(), 0, 'a flow is no job: it is not counted');
+select results_eq(
+    'select f.tenant collate "default" from fairq.flows as f where f.queue = ''flows'' order by f.tenant',
+    array['limited', 'owes', 'waits'],
+    'a flow goes after a day without work, unless it owes, is limited by a rate or has work'
+);
+select fairq_test.given_jobs('gone', 1, 'flows');
+select is(count(*), 2::bigint, 'a tenant whose flow went is served again') from fairq.claim_jobs('flows', 'w', 5);
+select is(f.vtime > 0, true, 'at the virtual time of the queue, not before it')
+from fairq.flows as f where f.queue = 'flows' and f.tenant = 'gone';
 
 -- refusals
 select fairq_test.refuses(

@@ -95,7 +95,7 @@ from (values
 ) as c(call, names);
 select throws_ok(
     'select fairq.release_job(1, gen_random_uuid(), ''-1 s'')', '22023',
-    'p_delay must be an interval from 00:00:00 to 3650 days, not -00:00:01',
+    'p_delay must be an interval from 00:00:00 to 3650 days, no part of it negative, not -00:00:01',
     'a refusal names the argument, the rule and the value'
 );
 

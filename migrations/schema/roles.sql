@@ -4,7 +4,11 @@
 -- fairq_owner owns the tables and does DDL; fairq_api owns the functions callers run and holds only the rights those
 -- functions need. Neither can log in, neither is inherited. The others are groups to grant to logins.
 
-set local fairq_install.in_transaction = 'yes';
+do $fn$
+begin
+    perform set_config('fairq_install.in_transaction', 'yes', true);
+end
+$fn$;
 
 do $fn$
 declare

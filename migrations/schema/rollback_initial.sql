@@ -7,7 +7,11 @@
 set local lock_timeout = '5s';
 set local client_min_messages = warning;
 
-set local fairq_install.in_transaction = 'yes';
+do $fn$
+begin
+    perform set_config('fairq_install.in_transaction', 'yes', true);
+end
+$fn$;
 
 do $fn$
 declare

@@ -1,5 +1,5 @@
 -- claim: what it refuses, and for whom it finds nothing.
-select plan(37);
+select plan(38);
 
 select fairq_test.given_jobs(t.tenant, 2) from (values ('a'), ('b')) as t(tenant);
 
@@ -31,6 +31,10 @@ from (values
     ('''default'', ''w'', p_tenant => ''@own''', 'p_tenant'),
     ('''default'', ''w'', p_tenant => repeat(''x'', 201)', 'p_tenant')
 ) as c(arguments, names);
+select fairq_test.refuses(
+    'select fairq.claim_jobs(p_owner => ''w'', p_lease => ''-12 mons 360 days 1 hour'')', '22023', 'p_lease',
+    'refused: a lease that goes back in months and forward in days'
+);
 -- before 17 there is no infinite interval, and so the argument itself is none
 select fairq_test.refuses(
     'select fairq.claim_jobs(p_owner => ''w'', p_lease => ''infinity'')',

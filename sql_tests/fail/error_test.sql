@@ -1,5 +1,5 @@
 -- fail: whatever an error's text is, the failure is recorded.
-select plan(27);
+select plan(28);
 
 create function pg_temp.kept(p_error text) returns jsonb language plpgsql as $fn$
 -- fails a job with the error, and reads what was kept of it
@@ -69,6 +69,11 @@ select is(
 select is(
     pg_temp.kept(repeat('ü', 10000)), jsonb_build_object('message', repeat('ü', 2000), 'length', 10000),
     'a long text is cut between characters'
+);
+
+select is(
+    pg_temp.kept('{"a":1e131071}'), jsonb_build_object('message', '{"a":1e131071}', 'length', 14),
+    'a number of a hundred thousand digits is kept as it was written'
 );
 
 -- the longest

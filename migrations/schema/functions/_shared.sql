@@ -41,10 +41,17 @@ create or replace function fairq._check_span(p_name text, p_value interval, p_le
     language plpgsql
     set search_path = pg_catalog, pg_temp
 as $fn$
--- Raises: 22023 for a span of time that is null or out of range; infinite ones are out of every range.
+-- Raises: 22023 for a span of time that is null or out of range; infinite ones are out of every range. And for one that
+--         goes back in one unit and forward in another: compared, a month is 30 days, added, it may be 31.
 begin
-    if p_value is null or p_value < p_least or p_value > p_most then
-        perform fairq._refuse(p_name, p_value::text, format('an interval from %s to %s', p_least, p_most));
+    if p_value is null or p_value < p_least or p_value > p_most
+       or least(
+           extract(year from p_value), extract(month from p_value), extract(day from p_value),
+           extract(hour from p_value), extract(minute from p_value), extract(second from p_value)
+       ) < 0 then
+        perform fairq._refuse(
+            p_name, p_value::text, format('an interval from %s to %s, no part of it negative', p_least, p_most)
+        );
     end if;
 end
 $fn$;

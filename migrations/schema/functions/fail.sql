@@ -29,12 +29,13 @@ create or replace function fairq._error_document(p_error text)
     set search_path = pg_catalog, pg_temp
 as $fn$
 -- What a worker says went wrong, as JSON that can always be stored: its own object when it is one and of bearable size,
--- else the beginning of the text and its length. What JSON cannot hold (NUL, lone surrogates) is kept as text.
+-- else the beginning of the text and its length. What JSON cannot hold (NUL, lone surrogates) is kept as text; so are
+-- numbers with large exponents, which as JSON would be written out: 1e131071 has as many digits.
 begin
     if p_error is null then
         return null;
     end if;
-    if octet_length(p_error) <= 16384 and left(ltrim(p_error), 1) = '{' then
+    if octet_length(p_error) <= 16384 and left(ltrim(p_error), 1) = '{' and p_error !~ '[0-9][eE][+-]?[0-9]{4}' then
         begin
             return p_error::jsonb;
         exception when others then

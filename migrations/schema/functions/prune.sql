@@ -38,6 +38,40 @@ $fn$;
 comment on function fairq._prune_queue(text, timestamptz, integer) is 'Removes ended jobs of one queue. Internal.';
 revoke all on function fairq._prune_queue(text, timestamptz, integer) from public;
 
+create or replace function fairq._prune_flows(p_limit integer, p_now timestamptz)
+    returns void
+    language plpgsql
+    set search_path = pg_catalog, pg_temp
+as $fn$
+-- Flows of tenants that have had no work for a day go, if they owe nothing: at or below the virtual time, which the
+-- tick keeps. One with a rate stays: its tokens are spent.
+--
+-- Locks:  the queue's lock, one queue at a time; a queue in use is left for the next time.
+-- Index:  flows_pick_idx, the end that is not eligible.
+declare
+    v_queue text;
+begin
+    for v_queue in select s.queue from fairq.schedulers as s order by s.queue loop
+        perform from fairq.schedulers as s where s.queue = v_queue for update skip locked;
+        continue when not found;
+        with idle as materialized (
+            select f.ctid as row_id from fairq.flows as f
+            where f.queue = v_queue and not f.eligible
+              and f.vtime <= (
+                  select t.virtual_time from fairq.ticks as t where t.queue = v_queue order by t.tick_id desc limit 1
+              )
+              and not f.has_work and f.running = 0 and f.rate is null
+              and f.minute < extract(epoch from p_now) / 60 - 1440
+            order by f.vtime, f.charge, f.served, f.tenant
+            limit p_limit
+        )
+        delete from fairq.flows as f using idle as i where f.ctid = i.row_id;
+    end loop;
+end
+$fn$;
+comment on function fairq._prune_flows(integer, timestamptz) is 'Removes flows nobody needs. Internal.';
+revoke all on function fairq._prune_flows(integer, timestamptz) from public;
+
 create or replace function fairq.prune(p_limit integer default 10000)
     returns integer
     language plpgsql
@@ -50,9 +84,10 @@ create or replace function fairq.prune(p_limit integer default 10000)
     set enable_hashjoin = off
     set enable_mergejoin = off
 as $fn$
--- succeeded, dead, cancelled -> gone, with their log; and keys that have expired. Never a job that has not ended.
+-- succeeded, dead, cancelled -> gone, with their log; keys that have expired; flows nobody needs. Never a job that has
+-- not ended.
 --
--- Locks:  finished_jobs' and job_keys' rows, skipping those held by others.
+-- Locks:  finished_jobs' and job_keys' rows, skipping those held by others; then each queue's lock, if it is free.
 -- Index:  finished_jobs_prune_idx, from one queue to the next; job_keys_prune_idx.
 -- Raises: 22023 when p_limit is out of range.
 declare
@@ -94,6 +129,7 @@ begin
     )
     delete from fairq.job_keys as k using old as o where k.ctid = o.row_id;
     get diagnostics v_keys = row_count;
+    perform fairq._prune_flows(p_limit, v_now);
     return v_jobs + v_keys;
 end
 $fn$;

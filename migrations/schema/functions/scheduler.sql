@@ -3,10 +3,10 @@
 --
 -- One step, inside the claim that needs it, under the queue's lock. _dispatch(), the last function here, is the step;
 -- read it first. Its parts stand before it, roughly in the order in which it takes them: lock, remember, look, settle
--- and apply the news, pick, lease, charge, write down; promote and expire are in their own files. The rule is start-time
--- fair queueing (Goyal, Vin, Cheng, SIGCOMM 1996), one flow for each tenant, tagged when a job is claimed; charging
--- times that are not known yet is SFQ(D) (Jin, Chase, Kaur 2004) and the Virtual Token Counter (Sheng et al., OSDI
--- 2024). docs/fairness.md says it in words.
+-- and apply the news, pick, lease, charge, write down; promote and expire are in their own files. The rule is
+-- start-time fair queueing (Goyal, Vin, Cheng, SIGCOMM 1996), one flow for each tenant, tagged when a job is claimed;
+-- charging times that are not known yet is SFQ(D) (Jin, Chase, Kaur 2004) and the Virtual Token Counter (Sheng et al.,
+-- OSDI 2024). docs/fairness.md says it in words.
 
 create or replace function fairq._lock_holders(p_queue text)
     returns text
@@ -778,7 +778,8 @@ begin
         from fairq._first_flows(p_tick, p_wide, p_tenants, p_stuck) as f
     )
     select
-        f.row_id, f.tenant, f.vtime, f.charge, f.served, f.weight, f.epoch, f.head_at, f.head_id, f.room, f.paid, f.step,
+        f.row_id, f.tenant, f.vtime, f.charge, f.served, f.weight, f.epoch, f.head_at, f.head_id, f.room, f.paid,
+        f.step,
         least(
             f.room,
             case when u.flows <= 1 then p_want else 4 + 2 * p_want / u.flows end,
@@ -1114,12 +1115,12 @@ create or replace function fairq._everyones_news(p_queue text)
     language plpgsql
     set search_path = pg_catalog, pg_temp
 as $fn$
--- The wishes for * or the way of charging have changed: every flow with work is gone through, once. One without learns
--- of it with its next job.
+-- The wishes for * or the way of charging have changed: every flow with work, waiting or running, is gone through,
+-- once. One without learns of it with its next job.
 begin
     return array(
         select row(f.tenant, 'wish', null, null, null)::fairq.news from fairq.flows as f
-        where f.queue = p_queue and f.has_work
+        where f.queue = p_queue and (f.has_work or f.running > 0)
     );
 end
 $fn$;
