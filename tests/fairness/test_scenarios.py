@@ -342,8 +342,9 @@ def test_virtual_time_is_moved_down(db: Database) -> None:
 
 def check_held_jobs_earn_nothing(db: Database) -> None:
     """
-    All of A's jobs are held by its open transaction while B is served: neither A, when it lets go, nor C, which comes
-    meanwhile, gets more than one job ahead of B.
+    While A's transaction holds all of A's jobs B is served.
+
+    Neither A, when it lets go, nor C, which comes meanwhile, gets more than one job ahead of B.
     """
     queue = SqlQueue(db.conn)
     held = queue.enqueue("A", 12)
