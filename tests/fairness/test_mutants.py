@@ -106,7 +106,7 @@ MUTANTS = [
     # charging: only at the end; never a job's own length
     (
         scenario("21_idle_workers_are_shared"),
-        Edit("_charge", "vtime        = f.vtime + s.charge", "vtime        = f.vtime"),
+        Edit("_charge", "least(f.vtime + s.charge, 4611686018427387904)", "f.vtime"),
     ),
     (scenario("20_slots_are_shared_not_jobs"), Edit("_apply", "if v_new.endings is not null then", "if false then")),
     # charging: a refund counts after a lift too
@@ -218,7 +218,7 @@ MUTANTS = [
     (check_any_order, Edit("_count_endings", "p_tick.running := p_tick.running - v_sum.ended;", "null;")),
     (check_any_order, Edit("_charge", "p_tick.backlogged := p_tick.backlogged - v_sum.gone;", "null;")),
     # R9: a batch starts what it asks for, whatever the tenant's cap leaves
-    (check_any_order, Edit("_pick", "p_want, f.max_running - f.running,", "p_want,")),
+    (check_any_order, Edit("_front", "p_want, f.max_running - f.running,", "p_want,")),
     # a job that failed is put back and stays leased
     (check_any_order, Edit("_put_back", "delete from fairq.leases as l where l.job_id = (p_lease).job_id;", "")),
     # a purge forgets where the jobs went
