@@ -3250,7 +3250,7 @@ as $fn$
 -- A transaction's own changes are in neither list of its own snapshot, so they are left to the next look, which knows
 -- the tick's own_xid. Ended attempts are deleted as they are read: that alone makes them read once. Places are lower
 -- bounds: the least time and the least id of the jobs of one tenant and priority.
--- Long:   one statement, though it reads three feeds: each costs less than a statement of its own.
+-- Long:   one statement for three feeds, so that it is started once.
 -- Index:  jobs_look_idx, settlements_look_idx, tenants_look_idx.
 declare
     v_since xid8 := pg_snapshot_xmax(p_tick.seen);
@@ -4733,6 +4733,7 @@ as $fn$
 -- would live too long. That is a statement of its own: when it had to wait for a renewal, the lease's new version is
 -- one that only the next statement sees. No shared row is written: the scheduler learns of it from the settlements.
 -- p_now:  the clock; null for the real one.
+-- Long:   all that ends is moved in one statement, which ends as many as it moves or raises.
 -- Locks:  the leases' rows, then the jobs'.
 -- Index:  leases_pkey and jobs_pkey, a probe for each job.
 -- Raises: 40001 when a job's row was changed under its lease, which only a rebuild of the scheduler's memory does.
@@ -5685,6 +5686,7 @@ as $fn$
 --
 -- Measured with 300,000 jobs of 2,000 tenants, never vacuumed: 70,000 pages for a hundred tenants, 2,600 for one; with
 -- 12,000 tenants, 12,000 for one: a page for each that may have been served in the last minute.
+-- Long:   one statement: the shares are of a whole that must be read with them.
 -- Index:  flows_key_idx for one tenant; flows_pick_idx, both ends, at most 10,000 entries of each; leases_expire_idx;
 --         jobs_claim_idx, at most 1,000 entries for a tenant beyond what runs.
 -- Raises: 22023 for a bad queue, tenant or limit.

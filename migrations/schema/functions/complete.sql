@@ -15,6 +15,7 @@ as $fn$
 -- would live too long. That is a statement of its own: when it had to wait for a renewal, the lease's new version is
 -- one that only the next statement sees. No shared row is written: the scheduler learns of it from the settlements.
 -- p_now:  the clock; null for the real one.
+-- Long:   all that ends is moved in one statement, which ends as many as it moves or raises.
 -- Locks:  the leases' rows, then the jobs'.
 -- Index:  leases_pkey and jobs_pkey, a probe for each job.
 -- Raises: 40001 when a job's row was changed under its lease, which only a rebuild of the scheduler's memory does.

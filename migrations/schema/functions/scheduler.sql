@@ -191,7 +191,7 @@ as $fn$
 -- A transaction's own changes are in neither list of its own snapshot, so they are left to the next look, which knows
 -- the tick's own_xid. Ended attempts are deleted as they are read: that alone makes them read once. Places are lower
 -- bounds: the least time and the least id of the jobs of one tenant and priority.
--- Long:   one statement, though it reads three feeds: each costs less than a statement of its own.
+-- Long:   one statement for three feeds, so that it is started once.
 -- Index:  jobs_look_idx, settlements_look_idx, tenants_look_idx.
 declare
     v_since xid8 := pg_snapshot_xmax(p_tick.seen);
