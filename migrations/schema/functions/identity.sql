@@ -56,10 +56,10 @@ as $fn$
 -- Raises: 22023 for no tenant or a bad one; 42501 for one the caller may not act for.
 declare
     v_tenant  text := coalesce(p_tenant, fairq.current_tenant_id());
-    v_granted text[];
+    -- assigned, not performed: an expression costs less than a statement
+    v_is_good boolean := fairq._check_name('p_tenant', v_tenant, 200);
+    v_granted text[] := fairq._granted_tenants(p_verb, p_queue, fairq._caller());
 begin
-    perform fairq._check_name('p_tenant', v_tenant, 200);
-    v_granted := fairq._granted_tenants(p_verb, p_queue, fairq._caller());
     if v_tenant <> all(v_granted) and v_granted <> '{*}' then
         raise exception '% is not granted to this role for this queue and tenant', p_verb
             using
