@@ -97,6 +97,8 @@ def render(page: str, results: Mapping[str, Any]) -> str:
 
 def block(results: Mapping[str, Any], name: str) -> str:
     """Write what one block of the page says."""
+    if not results["runs"]:
+        return NOT_MEASURED
     if name == "setup":
         return table(("what", "value"), results["setup"].items())
     if name == "queues":
