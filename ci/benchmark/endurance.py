@@ -79,6 +79,7 @@ def depth(bench: Bench) -> list[Row]:
 def _depth(database: Database, name: str, jobs: int) -> Row:
     waiting = database.waiting
     row, outcome = drained(database, taker(10), jobs=jobs)
+    row["first_buffers"] = round(outcome.warmup_buffers / sum(tally.warm for tally in outcome.tallies), 2)
     row["first_claim_ms"] = round(1000 * max(tally.first_claim for tally in outcome.tallies), 1)
     database.bench.say(f"    {name}: {row['claim_buffers']} + {row['complete_buffers']} buffers per job")
     return {"queue": name, "waiting": waiting, **row}

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     import psycopg
 
 ATTACHING = 0.3  # perf says nothing when it has attached
-SAMPLING = 0.02
+SAMPLING = 0.05
 # Statements are told apart by the words in their comments; see queues.
 STATEMENTS = """
     select w.word, coalesce(sum(s.calls), 0), coalesce(sum(s.shared_blks_hit + s.shared_blks_read), 0)

@@ -42,6 +42,7 @@ COLUMNS: dict[str, dict[str, str]] = {
         **BUFFERS,
         "cpu_us": "CPU µs",
         "jobs_s": "jobs/s",
+        "first_buffers": "buffers, first claims",
         "first_claim_ms": "first claim, ms",
         "claim_buffers_ratio": "claim ratio",
         "complete_buffers_ratio": "complete ratio",

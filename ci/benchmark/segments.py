@@ -58,6 +58,7 @@ class Bench:
     perf: bool
     say: Callable[[str], None]
     _templates: set[str] = field(default_factory=set)
+    _installed: dict[Callable[[str], None], str] = field(default_factory=dict)
 
     def present(self, *names: str) -> list[Queue]:
         """Give those of the named queues that take part in this run."""
@@ -84,17 +85,29 @@ class Bench:
     def _make_template(self, queue: Queue) -> None:
         if queue.name in self._templates:
             return
+        installed = self._install(queue)
         with self._maintenance() as connection:
-            if not self._templates:
+            connection.execute(f'create database "{queue.name}" template "{installed}"'.encode())
+        with psycopg.connect(make_conninfo(self.dsn, dbname=queue.name), autocommit=True) as connection:
+            connection.execute(queue.setup.encode())
+        self._templates.add(queue.name)
+
+    def _install(self, queue: Queue) -> str:
+        """Install a queue once, however many variants of it take part."""
+        if queue.install in self._installed:
+            return self._installed[queue.install]
+        name = f"{queue.name} as installed"
+        with self._maintenance() as connection:
+            if not self._installed:
                 connection.execute(f"create role {LOGIN} login".encode())
-            connection.execute(f'create database "{queue.name}"'.encode())
-        dsn = make_conninfo(self.dsn, dbname=queue.name)
+            connection.execute(f'create database "{name}"'.encode())
+        dsn = make_conninfo(self.dsn, dbname=name)
         queue.install(dsn)
         with psycopg.connect(dsn, autocommit=True) as connection:
             connection.execute("create extension pg_stat_statements")
             connection.execute("create extension pg_walinspect")
-            connection.execute(queue.setup.encode())
-        self._templates.add(queue.name)
+        self._installed[queue.install] = name
+        return name
 
 
 @dataclass(slots=True)
@@ -129,12 +142,11 @@ class Database:
 
     def run(self, *tasks: Task, budget: int = WITHOUT_END, waits: bool = False) -> Outcome:
         """Let processes work, and measure."""
-        instructions, seen = Instructions(), None
+        instructions, seen, meter = Instructions(), None, Meter(self.admin)
         with (
             self.crew(*tasks, budget=budget) as crew,
             instructions.of(crew.backends, wanted=self.bench.perf),
         ):
-            meter = Meter(self.admin)
             before = meter.read()
             crew.go()
             if waits:
@@ -142,7 +154,7 @@ class Database:
             tallies = crew.tallies()
             after = meter.read()
         spent, self.wal = after - before, (before.wal, after.wal)
-        return Outcome(tallies, spent, instructions.count, seen)
+        return Outcome(tallies, spent, before.claim_buffers, instructions.count, seen)
 
     def check(self, tallies: Sequence[Tally], *, once: bool = True) -> None:
         """Refuse to have measured a queue that lost jobs, or handed one out twice."""
@@ -174,6 +186,7 @@ class Outcome:
 
     tallies: list[Tally]
     spent: Counters
+    warmup_buffers: int  # of the claims before
     instructions: int | None
     waits: Counter[str] | None
 
@@ -191,6 +204,9 @@ class Outcome:
     def per_job(self, jobs: int) -> Row:
         """Give the row of this outcome, for so many jobs."""
         last = max(tally.last for tally in self.tallies)
+        if not jobs or not last:
+            message = f"nothing was done in {self.spent.seconds:.1f} s: {self.empty} claims were empty"
+            raise BenchError(message)
         spent = self.spent
         return {
             "jobs": jobs,

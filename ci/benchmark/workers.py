@@ -34,7 +34,7 @@ class Task:
 
     role: Callable[[Session, Task, Shared], Tally]
     batch: int = 1
-    seconds: float = 300  # at most
+    seconds: float = 120  # at most
     warmup: int = 0  # calls before anything is measured: plans are made, the scheduler has looked
     rate: float | None = None
     ahead: int | None = None  # a producer waits while so many of its jobs are not consumed
