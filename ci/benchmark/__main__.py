@@ -19,6 +19,7 @@ import psycopg
 
 from benchmark import endurance, report, throughput
 from benchmark.errors import BenchError
+from benchmark.meters import counts_instructions
 from benchmark.peers import PEERS, known_queues
 from benchmark.segments import SETTINGS, Bench
 from benchmark.sizes import SIZES
@@ -80,7 +81,9 @@ def measure(options: argparse.Namespace) -> None:
     file = options.out / "results.json"
     results: dict[str, Any] = json.loads(file.read_text("utf-8")) if file.exists() else {"runs": {}}
     with temporary_server(SETTINGS, options.data) as dsn:
-        bench = Bench(dsn, queues, sizes, perf=options.perf, say=lambda line: print(line, flush=True))
+        bench = Bench(
+            dsn, queues, sizes, perf=options.perf and counts_instructions(), say=lambda line: print(line, flush=True)
+        )
         results["setup"] = setup(dsn)
         results["queues"] = results.get("queues", {}) | {
             queue.name: {"version": queue.version, "about": queue.about} for queue in queues.values()

@@ -133,10 +133,13 @@ class Crew:
             self._shared.pids[number] = session.connection.info.backend_pid
             task = self.tasks[number]
             self._told.put(task.role(session, task, self._shared))
+        except threading.BrokenBarrierError:
+            return  # another one failed, and has told why
         except BaseException:  # noqa: BLE001 (whatever it was, the parent must hear of it and not wait)
             self._told.put(f"worker {number} of {queue.name}, process {os.getpid()}: {traceback.format_exc()}")
             self._shared.barrier.abort()
             return
-        with self._shared.done.get_lock():
-            self._shared.done.value += 1
+        finally:
+            with self._shared.done.get_lock():
+                self._shared.done.value += 1
         threading.Event().wait()  # until terminated

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     import psycopg
 
 ATTACHING = 0.3  # perf says nothing when it has attached
+PERF = ("perf", "stat", "-x", ",", "-e", "instructions:u")
 SAMPLING = 0.05
 # Statements are told apart by the words in their comments; see queues.
 STATEMENTS = """
@@ -128,12 +129,12 @@ class Instructions:
     @contextlib.contextmanager
     def of(self, backends: Sequence[int], *, wanted: bool) -> Iterator[None]:
         """Count them meanwhile."""
-        if not wanted or not shutil.which("perf"):
+        if not wanted:
             yield
             return
         with tempfile.NamedTemporaryFile("r", prefix="fairq-bench-") as output:
             pids = ",".join(map(str, backends))
-            command = ["perf", "stat", "-x", ",", "-o", output.name, "-e", "instructions:u", "-p", pids]
+            command = [*PERF, "-o", output.name, "-p", pids]
             perf = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
             try:
                 time.sleep(ATTACHING)
@@ -142,6 +143,14 @@ class Instructions:
                 perf.send_signal(signal.SIGINT)
                 perf.wait()
             self.count = _counted(output.read())
+
+
+def counts_instructions() -> bool:
+    """Tell whether perf runs, and the processor counts for it; many a virtual one does not."""
+    if not shutil.which(PERF[0]):
+        return False
+    tried = subprocess.run([*PERF, "true"], capture_output=True, text=True, check=False)
+    return _counted(tried.stderr) is not None
 
 
 def _counted(text: str) -> int | None:

@@ -84,9 +84,9 @@ QUICK = Sizes(
     growth_batch=(1, 10, 100, 1000),
     growth_sessions=(1, 4, 16, 64),
 )
-# Up to an hour: what is published.
+# About an hour: what is published.
 FULL = Sizes(
-    rounds=5,
+    rounds=3,
     jobs={1: 10_000, 10: 50_000, 100: 100_000, 1000: 100_000},
     tenants=(1, 100),
     enqueue=5,
