@@ -99,6 +99,56 @@ def test_the_page_says_what_the_results_say() -> None:
     assert done.stdout == text, "docs/performance.md is not what performance.json says: run ci/bench --publish DIR"
 
 
+BROKEN = """
+import sys
+from dataclasses import replace
+from benchmark import throughput
+from benchmark.errors import BenchError
+from benchmark.queues import TOY
+from benchmark.segments import SETTINGS, Bench
+from benchmark.sizes import SMOKE
+from fairq_schema.demo.server import temporary_server
+
+claim, complete = sys.argv[1:]
+queue = replace(TOY, claim=claim or TOY.claim, complete_one=complete, complete_many=complete)
+with temporary_server(SETTINGS) as dsn:
+    try:
+        throughput.claim(Bench(dsn, {"toy": queue}, SMOKE, perf=False, say=print))
+    except BenchError as error:
+        print("refused:", error)
+"""
+
+
+@pytest.mark.parametrize(
+    ("claim", "complete"),
+    [
+        pytest.param("", "select i from unnest(array[%(id)s::bigint]) as i", id="completed-and-still-there"),
+        pytest.param(
+            "",
+            "with gone as (delete from toy.jobs where id = (select max(id) from toy.jobs)) "
+            "delete from toy.jobs where id = %(id)s::bigint returning id",
+            id="lost",
+        ),
+        pytest.param(
+            "select id, null, payload from toy.jobs order by id limit %(limit)s::int",
+            "select %(id)s::bigint",
+            id="claimed-twice",
+        ),
+    ],
+)
+def test_a_queue_that_is_fast_and_wrong_has_no_result(claim: str, complete: str) -> None:
+    """Each job is claimed once, and is completed or left."""
+    done = subprocess.run(
+        [sys.executable, "-c", BROKEN, claim, complete],
+        cwd=ROOT / "ci",
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=LIMIT,
+    )
+    assert "refused: toy: of " in done.stdout, done.stdout + done.stderr
+
+
 @pytest.mark.parametrize(
     ("options", "said"),
     [
