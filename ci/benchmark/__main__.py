@@ -7,6 +7,7 @@ import json
 import os
 import platform
 import shutil
+import signal
 import subprocess
 import sys
 import time
@@ -54,6 +55,7 @@ SHOWN = (
     "fsync",
     "synchronous_commit",
     "full_page_writes",
+    "data_checksums",
     "wal_level",
 )
 
@@ -61,6 +63,7 @@ SHOWN = (
 def main() -> int:
     """Measure, or publish what was measured."""
     options = _parser().parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # by way of everything that cleans up
     try:
         if options.publish:
             publish(options.publish)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import signal
 import threading
 import time
 import traceback
@@ -128,6 +129,7 @@ class Crew:
             raise BenchError(told if isinstance(told, str) else "a worker is missing") from None
 
     def _work(self, queue: Queue, dsn: str, admin_dsn: str, number: int) -> None:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
         try:
             session = Session(queue, dsn, admin_dsn, number)
             self._shared.pids[number] = session.connection.info.backend_pid

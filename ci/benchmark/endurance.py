@@ -101,7 +101,6 @@ def _held(bench: Bench, queue: Queue, seconds: float, step: float) -> list[Row]:
     with bench.database(queue) as database, psycopg.connect(database.dsn) as holder:
         holder.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
         holder.execute("select count(*) from pg_class")
-        database.admin.execute("checkpoint")
         rate = MIXED_RATE if mixed else HELD_RATE
         maker = Task(
             role=produce,

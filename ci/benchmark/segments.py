@@ -74,6 +74,9 @@ class Bench:
         try:
             dsn = make_conninfo(self.dsn, dbname="bench_now")
             with psycopg.connect(dsn, autocommit=True) as connection:
+                # Before anything is loaded: a page that was written since is not logged whole when it changes. So the
+                # WAL is that of a server between two checkpoints, not that of its first moments after one.
+                connection.execute("checkpoint")
                 yield Database(self, queue, dsn, connection)
         finally:
             with self._maintenance() as connection:
@@ -122,13 +125,7 @@ class Database:
     wal: tuple[int, int] = (0, 0)  # from and to where the last run wrote
 
     def load(self, jobs: int, tenant: str = ONE) -> None:
-        """
-        Enqueue so many jobs, through the queue's own function where it has one.
-
-        The checkpoint comes before: a page that was written since is not logged whole when it changes, so the WAL is
-        that of a server between two checkpoints, and not that of its first moments after one.
-        """
-        self.admin.execute("checkpoint")
+        """Enqueue so many jobs, through the queue's own function where it has one."""
         self._insert(self.queue.load, jobs, tenant)
         self.waiting += jobs
 

@@ -73,7 +73,6 @@ def enqueue(bench: Bench) -> list[Row]:
 
 def _enqueue(bench: Bench, queue: Queue, batch: int) -> Row:
     with bench.database(queue) as database:
-        database.admin.execute("checkpoint")
         row = enqueued(database, batch, bench.sizes.enqueue)
     return {"batch": batch, "queue": queue.name, **row}
 
@@ -112,7 +111,6 @@ def wal(bench: Bench) -> list[Row]:
 def _wal(bench: Bench, queue: Queue) -> Row:
     """Enqueue one by one, then claim and complete in tens: each counted by itself."""
     with bench.database(queue) as database:
-        database.admin.execute("checkpoint")
         enqueuing = enqueued(database, 1, bench.sizes.notify)
         row = _drained_from_full(database, 10, 100)
         row["enqueue_wal"] = enqueuing["wal_bytes"]
