@@ -102,15 +102,15 @@ def measure(options: argparse.Namespace) -> None:
     if "growth" in results["runs"]:
         from benchmark import plot  # noqa: PLC0415 (slow to import, and not needed by the rest)
 
-        plot.draw(options.out / "growth.png", results["runs"]["growth"]["rows"])
+        plot.draw(options.out / PICTURE.name, results["runs"]["growth"]["rows"])
     print(f"{file.parent}: results.json, tables.md")
 
 
 def publish(folder: Path) -> None:
     """Make the results of a run those that docs/performance.md quotes."""
     shutil.copy(folder / "results.json", PUBLISHED)
-    if (folder / "growth.png").exists():
-        shutil.copy(folder / "growth.png", PICTURE)
+    if (folder / PICTURE.name).exists():
+        shutil.copy(folder / PICTURE.name, PICTURE)
     PAGE.write_text(report.render(PAGE.read_text("utf-8"), json.loads(PUBLISHED.read_text("utf-8"))), "utf-8")
     print(PAGE.relative_to(CHECKOUT))
 
@@ -123,7 +123,7 @@ def setup(dsn: str) -> dict[str, str]:
         "day": time.strftime("%Y-%m-%d", time.gmtime()),
         "processor": f"{_processor()}, {psutil.cpu_count()} cores",
         "memory": f"{psutil.virtual_memory().total / 2**30:.0f} GB",
-        "system": f"{platform.system()} {platform.release()}, Python {platform.python_version()}",
+        "system": f"{platform.system()}, Python {platform.python_version()}",
         **{name: str(value[0]) for name, value in settings.items() if value},
     }
 

@@ -113,6 +113,8 @@ def block(results: Mapping[str, Any], name: str) -> str:
         key: heading for key, heading in COLUMNS[name].items() if any(row.get(key) is not None for row in run["rows"])
     }
     body = table(list(columns.values()), ([shown(key, row.get(key)) for key in columns] for row in run["rows"]))
+    if name == "growth":
+        body = f"![buffers and CPU per job as one thing grows](performance.png)\n\n{body}"
     others = [row["foreign"] for row in run["rows"] if "foreign" in row]
     busy = f"; cores that others used: at most {max(others)}" if others else ""
     return f"{body}\nSize `{run['size']}`, {run['rounds']} rounds, commit {run['commit']}{busy}.\n"

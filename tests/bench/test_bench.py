@@ -34,7 +34,7 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     folder = tmp_path_factory.mktemp("bench")
     done = bench("--size", "smoke", "--no-perf", "--out", str(folder))
     assert done.returncode == 0, done.stdout + done.stderr
-    assert (folder / "growth.png").read_bytes().startswith(b"\x89PNG")
+    assert (folder / "performance.png").read_bytes().startswith(b"\x89PNG")
     found: dict[str, Any] = json.loads((folder / "results.json").read_text(encoding="utf-8"))
     return found
 
