@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
 SIZE, DPI = (11, 4.8), 110
 ROWS = (("buffers", "buffers per job", "#009e73"), ("cpu_us", "server CPU µs per job", "#c8372d"))
+HEADROOM = 1.15
 INK, GRID = "#30343b", "#eceef1"
 
 
@@ -32,7 +33,7 @@ def draw(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
             places = [max(1, row["value"]) for row in points]
             axes.plot(places, [row[key] for row in points], marker="o", color=colour)
             axes.set_xscale("log")
-            axes.set_ylim(bottom=0)
+            axes.set_ylim(0, HEADROOM * max(row[key] for row in points))
             axes.grid(color=GRID)
             if not across:
                 axes.set_ylabel(words, color=INK)
