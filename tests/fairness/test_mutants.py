@@ -20,7 +20,8 @@ if TYPE_CHECKING:
 
     from tests.support import Database
 
-traces = check_seeded_traces
+# the same ones every time, until one tells; most mutants are told within a hundred
+traces = partial(check_seeded_traces, count=1000)
 
 
 def scenario(name: str) -> Callable[[Database], None]:
@@ -235,11 +236,13 @@ MUTANTS = [
 
 @pytest.mark.parametrize(("check", "mutation"), MUTANTS, ids=[str(mutation) for _, mutation in MUTANTS])
 def test_a_broken_scheduler_is_found_out(
-    assert_killed: Callable[[Callable[[Database], None], Edit], None],
+    assert_killed: Callable[..., None],
     check: Callable[[Database], None],
     mutation: Edit,
 ) -> None:
     """
     The check named for each mutant fails on a database whose scheduler is broken in that one place.
+
+    Where sessions have to meet for it, which is a matter of chance, in one of five databases.
     """
-    assert_killed(check, mutation)
+    assert_killed(check, mutation, tries=5 if check is at.check_17_one_tenant_many_claimers else 1)

@@ -16,9 +16,9 @@ from tests.support import (
     NeverHappened,
     Session,
     in_background,
+    is_blocked,
     mutant,
     wait_until,
-    wait_until_blocked,
 )
 
 if TYPE_CHECKING:
@@ -179,7 +179,10 @@ def let_leases_end(db: Session, queue: str = "default") -> None:
 def waits(db: Database, session: Session, call: Callable[[], Any]) -> Background:
     """Start `call` on `session`, which must come to wait for a lock."""
     begun = in_background(call)
-    wait_until_blocked(db, session, timeout=3)
+    wait_until(lambda: not begun.running() or is_blocked(db, session), "a call to wait for a lock")
+    if not begun.running():
+        msg = f"it did not wait for a lock, and answered {begun.result()}"
+        raise NeverHappened(msg)
     return begun
 
 

@@ -90,7 +90,7 @@ def check_savepoints_leave_nothing_behind(db: Database) -> None:
     worker.execute("rollback to savepoint s")
     jobs += db.given_jobs("b", 1)
     assert len(worker.claim(1)) == 1
-    jobs += worker.given_jobs("b", 1)
+    jobs += worker.given_jobs("b", 1) + worker.given_jobs("new", 1)
     worker.execute("savepoint s")
     worker.claim(1)
     worker.execute("rollback to savepoint s")
@@ -240,17 +240,20 @@ def test_a_wish_inside_a_claim_is_weighed_once(db: Database) -> None:
 @check
 def check_a_job_put_off_is_not_leased(db: Database) -> None:
     """A job that is put off or cancelled between its pick and its lock stays so, and the claim hands out others."""
-    off, gone, last = db.given_jobs("a", 3)
+    off, second, gone, last = db.given_jobs("a", 4)
     worker = paused_session(db)
     with gate_inside(db, "_lease", "from unnest(p_picks) as p\n        cross") as gate:
-        claim = gate.stop(worker, lambda: worker.claim(2))
+        claim = gate.stop(worker, lambda: worker.claim(1))
         assert db.reschedule(off, delay=HOUR) == "scheduled"
+        gate.open()
+        assert ids(claim.result()) == [second]
+        claim = gate.stop(worker, lambda: worker.claim(1))
         assert db.cancel(gone) == "cancelled"
         gate.open()
         assert ids(claim.result()) == [last]
     assert db.state(off) == "scheduled"
     assert db.state(gone) == "cancelled"
-    check_books(db, [off, gone, last])
+    check_books(db, [off, second, gone, last])
 
 
 def test_a_job_put_off_is_not_leased(db: Database) -> None:

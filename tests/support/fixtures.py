@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import os
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.support.mutants import Check, Mutation, assert_fails_under
+from tests.support.mutants import Check, Mutation, Survived, assert_fails_under
 from tests.support.servers import LocalServer, Server, server_named
 
 if TYPE_CHECKING:
@@ -151,10 +151,18 @@ def private_server(start_server: Callable[..., LocalServer]) -> LocalServer:
 
 
 @pytest.fixture
-def assert_killed(databases: Databases) -> Callable[[Check, Mutation], None]:
-    """`assert_killed(check_x, Edit("claim_jobs", "for update", ""))`: the check fails on a schema so broken."""
+def assert_killed(databases: Databases) -> Callable[..., None]:
+    """
+    `assert_killed(check_x, Edit("claim_jobs", "for update", ""))`: the check fails on a schema so broken.
 
-    def kill(check: Check, mutation: Mutation) -> None:
+    A check that meets the mutant by chance gets several `tries`, and has to fail in one of them.
+    """
+
+    def kill(check: Check, mutation: Mutation, tries: int = 1) -> None:
+        for _ in range(tries - 1):
+            with suppress(Survived), databases.clone() as fresh:
+                assert_fails_under(check, mutation, fresh)
+                return
         with databases.clone() as fresh:
             assert_fails_under(check, mutation, fresh)
 

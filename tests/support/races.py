@@ -139,12 +139,22 @@ class Background:
 def wait_until_blocked(observer: Session | psycopg.Connection[Any], blocked: Any, timeout: float = 30.0) -> None:
     """
     Come back when the session `blocked` (a Session, a connection or its pid) waits for a lock.
+    """
+    wait_until(lambda: is_blocked(observer, blocked), f"session {_pid(blocked)} to wait for a lock", timeout)
+
+
+def is_blocked(observer: Session | psycopg.Connection[Any], blocked: Any) -> bool:
+    """
+    Whether the session `blocked` (a Session, a connection or its pid) waits for a lock at this moment.
 
     `observer` must be in autocommit: within a transaction pg_stat_activity stands still.
     """
     conn = observer.conn if isinstance(observer, Session) else observer
     assert conn.autocommit, "an observer in a transaction sees an old pg_stat_activity"
-    blocked = getattr(blocked, "conn", blocked)
-    pid = blocked if isinstance(blocked, int) else blocked.info.backend_pid
     query = "select 1 from pg_stat_activity where pid = %s and wait_event_type = 'Lock'"
-    wait_until(lambda: conn.execute(query, [pid]).fetchone(), f"session {pid} to wait for a lock", timeout)
+    return conn.execute(query, [_pid(blocked)]).fetchone() is not None
+
+
+def _pid(session: Any) -> int:
+    conn = getattr(session, "conn", session)
+    return conn if isinstance(conn, int) else int(conn.info.backend_pid)
