@@ -238,6 +238,26 @@ def test_a_wish_inside_a_claim_is_weighed_once(db: Database) -> None:
 
 
 @check
+def check_a_wish_for_all_reaches_who_was_idle(db: Database) -> None:
+    """A tenant that had nothing when the wishes for * changed, once or twice, has them in force with its next job."""
+    db.given_jobs("a", 1)
+    drain(db)
+    look(db)
+    for weight in (3, 2):
+        db.set_tenant("*", weight=weight, max_running=1)
+        assert_agrees_after_look(db)
+    db.given_jobs("a", 2)
+    assert_agrees_after_look(db)
+    assert db.value("select weight from fairq.flows") == 2
+    assert len(db.claim(2)) == 1
+
+
+def test_a_wish_for_all_reaches_who_was_idle(db: Database) -> None:
+    """set_tenant() for *, and a flow without work."""
+    check_a_wish_for_all_reaches_who_was_idle(db)
+
+
+@check
 def check_a_job_put_off_is_not_leased(db: Database) -> None:
     """A job that is put off or cancelled between its pick and its lock stays so, and the claim hands out others."""
     off, second, gone, last = db.given_jobs("a", 4)

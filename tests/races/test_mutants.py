@@ -216,6 +216,10 @@ MUTANTS: dict[str, tuple[Callable[[Database], None], tuple[Callable[..., None], 
         Edit("_apply", "p_tick.milliweight := p_tick.milliweight - v_over;"),
         (look.check_a_wish_inside_a_claim_is_weighed_once,),
     ),
+    "a flow keeps the weight it was opened with": (
+        Edit("_wished", "p_flow.weight := p_wish.weight;"),
+        (look.check_a_wish_for_all_reaches_who_was_idle,),
+    ),
     "what a claim may start is not limited by the cap": (
         Edit(
             "_front",

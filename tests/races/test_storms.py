@@ -180,8 +180,9 @@ def everything(crowd: Crowd) -> Callable[[Worker], int]:
         crowd.held.extend(jobs)
 
     def complete(w: Worker) -> None:
-        jobs = {job.job_id: job for job in w.random.sample(crowd.held[-30:], k=min(3, len(crowd.held[-30:])))}
-        if jobs:
+        # a copy: others add to the list meanwhile
+        recent = crowd.held[-30:]
+        if jobs := {job.job_id: job for job in w.random.sample(recent, k=min(3, len(recent)))}:
             done = w.complete_all(jobs.values())
             crowd.succeeded.update(job for job, outcome in done.items() if outcome == "succeeded")
 
