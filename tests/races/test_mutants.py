@@ -62,6 +62,13 @@ MUTANTS: dict[str, tuple[Callable[[Database], None], tuple[Callable[..., None], 
         Edit("_wait_for_queue", "least(50, ", "least(20000, "),
         (locks.check_a_claim_rolled_back_to_a_savepoint_frees_the_queue,),
     ),
+    "waiters for the queue's lock stand in line for its row": (
+        Edit(
+            "_wait_for_queue",
+            "perform pg_advisory_xact_lock('fairq.schedulers'::regclass::oid::integer, hashtext(p_queue));",
+        ),
+        (locks.check_nobody_waits_twice_in_one_statement,),
+    ),
     "the holder is known by its transaction only": (
         Edit("_lock_holders", "l.mode = 'RowShareLock'", "false"),
         (locks.check_the_holder_is_named,),

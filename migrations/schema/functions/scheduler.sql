@@ -46,6 +46,11 @@ as $fn$
 -- A holder that rolls back to a savepoint has let go of the lock, but who waits for it waits for the whole transaction, and
 -- whoever comes next waits behind: also that holder, when it claims again, and that is a deadlock. So nobody waits longer
 -- than half of the shortest sensible deadlock_timeout before looking again; a lock that is let go of wakes its waiter at once.
+--
+-- One at a time waits for the row, the others for an advisory lock. To lock a row for which somebody waits already is to
+-- wait twice, for its place in line and for the holder; a lock_timeout that strikes between the two is reported as if
+-- the user had cancelled the statement, 57014. Whoever else takes the advisory lock delays nobody beyond the next look.
+-- Locks:  the advisory lock, to the end of the transaction; then the row.
 declare
     v_timeout  text := current_setting('lock_timeout');
     v_left     interval := p_until - clock_timestamp();
@@ -54,6 +59,7 @@ begin
         'lock_timeout', greatest(1, least(50, ceil(extract(epoch from v_left) * 1000)))::integer || 'ms', true
     );
     insert into fairq.schedulers (queue) values (p_queue) on conflict (queue) do nothing;
+    perform pg_advisory_xact_lock('fairq.schedulers'::regclass::oid::integer, hashtext(p_queue));
     perform from fairq.schedulers as s where s.queue = p_queue for update;
     if not found then
         -- a lock that is not taken and says nothing is the worst of all
