@@ -141,8 +141,7 @@ def check_an_open_claim_stops_nobody_else(db: Database) -> None:
     running, idle = db.claim(5), enqueued[6:]
     holder = db.session(autocommit=False)
     (held,) = holder.claim(1)
-    other = db.session()
-    other.execute("set lock_timeout = '500ms'")
+    other = db.session(lock_timeout="500ms")
     enqueued += other.given_jobs("a", 1) + other.given_jobs("new", 1) + other.given_jobs("a", 1, key="k")
     assert other.renew(running[0])
     assert other.complete(running[0])
@@ -172,8 +171,7 @@ def check_a_cancellation_in_flight_is_passed_by(db: Database) -> None:
     user = db.session(autocommit=False)
     assert user.cancel(jobs[0]) == "cancelled"
     assert user.reschedule(jobs[1], delay=HOUR) == "scheduled"
-    impatient = db.session()
-    impatient.execute("set lock_timeout = '500ms'")
+    impatient = db.session(lock_timeout="500ms")
     assert ids(impatient.claim(3)) == jobs[2:]
     user.conn.commit()
     assert db.claim(3) == []
@@ -207,8 +205,7 @@ def check_a_producer_waits_only_for_its_key(db: Database) -> None:
     """Faults 37: who uses a key in use waits for what becomes of it: rolled back, the job is made by the second."""
     first, second = db.session(autocommit=False), db.session()
     first.enqueue("a", key="k")
-    other = db.session()
-    other.execute("set lock_timeout = '500ms'")
+    other = db.session(lock_timeout="500ms")
     enqueued = [other.enqueue("a", key="l").job_id, other.enqueue("b", key="k").job_id]
     begun = waits(db, second, lambda: second.enqueue("a", key="k"))
     first.conn.rollback()

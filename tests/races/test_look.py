@@ -120,7 +120,7 @@ def check_a_job_put_back_is_found(db: Database) -> None:
         put_back(held)
         assert_agrees_after_look(db)
     db.claim(1, lease=timedelta(milliseconds=1))
-    assert wait_until(db.expire, "the lease to be over", timeout=3) == 1
+    assert wait_until(db.expire, "the lease to be over") == 1
     assert ids(db.claim(1)) == [job]
     check_books(db, [job])
 
@@ -167,7 +167,7 @@ def check_commits_inside_a_claim(db: Database, event: str = "insert or update on
     scheduled = db.given_jobs("a", 2, delay=HOUR)
     look(db)
     jobs += scheduled + db.given_jobs("a", 1) + db.given_jobs("b", 3)
-    assert db.execute("set statement_timeout = '3s'")
+    db.execute("set lock_timeout = '3s'")
     # at its cap: no claim holds these, so that nobody waits for one
     waiting = jobs[1:4]
     # one attempt has ended before, so that the look has something to settle
@@ -364,8 +364,7 @@ def check_a_skipped_job_is_found_later(db: Database) -> None:
     first, *others = db.given_jobs("a", 3)
     holder = db.session(autocommit=False)
     holder.execute("select from fairq.jobs where job_id = %s for update", first)
-    impatient = db.session()
-    impatient.execute("set lock_timeout = '1s'")
+    impatient = db.session(lock_timeout="1s")
     assert ids(impatient.claim(1)) == others[:1]
     assert ids(impatient.claim(10)) == others[1:]
     assert impatient.claim(10) == []

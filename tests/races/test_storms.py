@@ -282,8 +282,7 @@ def check_killed_workers_lose_nothing(db: Database) -> None:
                 done = worker.complete_all(jobs)
                 completed.update(job for job, outcome in done.items() if outcome == "succeeded")
         except psycopg.OperationalError:
-            worker.conn.close()
-            worker.conn = db.connect(application_name=f"storm-{worker.number}")
+            worker.reconnect(db)
         turns[worker.number] += 1
         return [1]
 
