@@ -20,6 +20,9 @@ if TYPE_CHECKING:
 
     from tests.support import Database
 
+# that the checks can fail need not be shown on each version
+pytestmark = pytest.mark.once
+
 # the same ones every time, until one tells; most mutants are told within a hundred
 traces = partial(check_seeded_traces, count=1000)
 

@@ -290,7 +290,8 @@ def check_25_a_crowd_of_5000_hides_nobody(db: Database, arrives: str = "middle")
 
 
 @pytest.mark.parametrize(
-    "arrives", ["middle", *(pytest.param(arrives, marks=pytest.mark.slow) for arrives in ("first", "last"))]
+    "arrives",
+    ["middle", *(pytest.param(arrives, marks=[pytest.mark.slow, pytest.mark.once]) for arrives in ("first", "last"))],
 )
 def test_25_a_crowd_of_5000_hides_nobody(db: Database, arrives: str) -> None:
     """

@@ -26,6 +26,10 @@ if TYPE_CHECKING:
     from tests.support import Database
 
 
+# that the checks can fail need not be shown on each version
+pytestmark = pytest.mark.once
+
+
 @dataclass(frozen=True)
 class Both:
     """Mutations that make sense together only."""

@@ -27,6 +27,7 @@ def pytest_configure(config: pytest.Config) -> None:
     """The project's own marks."""
     config.addinivalue_line("markers", "short: also run in the short pass on the versions between")
     config.addinivalue_line("markers", "slow: left out of the quick run")
+    config.addinivalue_line("markers", "once: the same on every server, and left out of runs on further versions")
 
 
 def pytest_report_header(config: pytest.Config) -> str:
@@ -49,6 +50,14 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "pg" in metafunc.fixturenames:
         names = asked_servers(metafunc.config)
         metafunc.parametrize("pg", names, ids=[label(name) for name in names], indirect=True, scope="session")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """What needs no server need not be run again for another one."""
+    for item in items:
+        if not hasattr(item, "pg") and "pg" not in getattr(item, "fixturenames", ()):
+            item.add_marker("once")
 
 
 def label(name: str) -> str:

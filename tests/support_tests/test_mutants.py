@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
 SKIP_LOCKED = Edit("take", "for update skip locked", "")
 
+pytestmark = pytest.mark.once
+
 
 def check_nothing_is_taken_twice(db: Database) -> None:
     """Two workers at once get two jobs."""

@@ -23,6 +23,8 @@ from tests.support import (
     wait_until_blocked,
 )
 
+pytestmark = pytest.mark.once
+
 
 def take(session: Session) -> Any:
     """One claim of the stand-in schema."""
