@@ -23,8 +23,18 @@ if TYPE_CHECKING:
 # that the checks can fail need not be shown on each version
 pytestmark = pytest.mark.once
 
-# the same ones every time, until one tells; most mutants are told within a hundred
-traces = partial(check_seeded_traces, count=1000)
+# The seeds of traces that tell of a mutant, to save time. Were the traces made in another way, one of the thousand that
+# come after them would tell.
+TELLING = 5, 4, 65, 72, 53, 10, 13, 14, 23
+
+
+def traces(db: Database) -> None:
+    """
+    The same traces every time, until one tells.
+    """
+    for seed in TELLING:
+        check_seeded_traces(db, 1, seed)
+    check_seeded_traces(db, 1000)
 
 
 def scenario(name: str) -> Callable[[Database], None]:

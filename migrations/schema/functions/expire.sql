@@ -45,7 +45,8 @@ create or replace function fairq._expire_lease(p_lease fairq.leases, p_now times
 as $fn$
 -- As _end_expired, but a job that cannot be put back goes to dead with the reason: one bad row stops nobody.
 --
--- What passes by itself (a lock, a deadlock, a full disk) is no fault of the row: the caller hears of it and may try again.
+-- What passes by itself (a lock, a deadlock, a full disk) is no fault of the row: the caller hears of it and may try
+-- again.
 begin
     return fairq._end_expired(p_lease, p_now, p_is_fed);
 exception
