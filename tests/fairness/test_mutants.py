@@ -20,7 +20,21 @@ if TYPE_CHECKING:
 
     from tests.support import Database
 
-traces = check_seeded_traces
+# that the checks can fail need not be shown on each version
+pytestmark = pytest.mark.once
+
+# The seeds of traces that tell of a mutant, to save time. Were the traces made in another way, one of the thousand that
+# come after them would tell.
+TELLING = 5, 4, 65, 72, 53, 10, 13, 14, 23
+
+
+def traces(db: Database) -> None:
+    """
+    The same traces every time, until one tells.
+    """
+    for seed in TELLING:
+        check_seeded_traces(db, 1, seed)
+    check_seeded_traces(db, 1000)
 
 
 def scenario(name: str) -> Callable[[Database], None]:
@@ -235,11 +249,13 @@ MUTANTS = [
 
 @pytest.mark.parametrize(("check", "mutation"), MUTANTS, ids=[str(mutation) for _, mutation in MUTANTS])
 def test_a_broken_scheduler_is_found_out(
-    assert_killed: Callable[[Callable[[Database], None], Edit], None],
+    assert_killed: Callable[..., None],
     check: Callable[[Database], None],
     mutation: Edit,
 ) -> None:
     """
     The check named for each mutant fails on a database whose scheduler is broken in that one place.
+
+    Where sessions have to meet for it, which is a matter of chance, in one of five databases.
     """
-    assert_killed(check, mutation)
+    assert_killed(check, mutation, tries=5 if check is at.check_17_one_tenant_many_claimers else 1)

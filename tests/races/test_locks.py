@@ -74,25 +74,64 @@ def test_the_holder_is_named(db: Database) -> None:
 @check
 def check_a_claim_rolled_back_to_a_savepoint_frees_the_queue(db: Database) -> None:
     """Who waits for a claim that is rolled back to a savepoint goes on at once, and its session can claim again."""
-    jobs = db.given_jobs("a", 4)
+    jobs = db.given_jobs("a", 5)
     first, holder, rival = db.session(autocommit=False), db.session(autocommit=False), db.session()
     first.claim(1)
     holder.execute("savepoint s")
-    # it has to wait, so that it has the lock by a subtransaction of the savepoint's
     begun = waits(db, holder, lambda: holder.claim(1))
     first.conn.commit()
     begun.result()
     begun = waits(db, rival, lambda: rival.claim(1))
     holder.execute("rollback to savepoint s")
-    assert ids(begun.result(timeout=3)) == jobs[1:2]
+    assert ids(begun.result()) == jobs[1:2]
+
+    # it has the lock by a subtransaction of the savepoint's: who waits for that one waits for the whole transaction
+    holder.execute("savepoint t")
     assert ids(holder.claim(1)) == jobs[2:3]
+    holder.execute("release t")
+    begun = waits(db, rival, lambda: rival.claim(1))
+    holder.execute("rollback to savepoint s")
+    assert ids(begun.result()) == jobs[2:3]
+    assert ids(holder.claim(1)) == jobs[3:4]
     holder.conn.commit()
-    assert ids(db.claim(10)) == jobs[3:]
+    assert ids(db.claim(10)) == jobs[4:]
 
 
 def test_a_claim_rolled_back_to_a_savepoint_frees_the_queue(db: Database) -> None:
     """Savepoints and the queue's lock."""
     check_a_claim_rolled_back_to_a_savepoint_frees_the_queue(db)
+
+
+WAITED_FOR = """
+    select w.locktype from pg_locks as w join pg_stat_activity as a using (pid)
+    where not w.granted and a.datname = current_database() order by w.locktype
+"""
+
+
+@check
+def check_nobody_waits_twice_in_one_statement(db: Database) -> None:
+    """
+    Of those who wait for a claim, one waits for its transaction, and nobody for a place in the line of a row.
+
+    That would be a second wait before the first: of a timeout between them PostgreSQL says that the user cancelled.
+    """
+    jobs = db.given_jobs("a", 4)
+    # before the first claim of a queue there is no row to wait for
+    look(db)
+    holder, *rivals = (db.session(autocommit=number > 0) for number in range(4))
+    held = ids(holder.claim(1))
+    begun = [waits(db, rival, partial(rival.claim, 1)) for rival in rivals]
+    # they look again every 50 ms, one after another
+    seen = wait_until(lambda: len(found := db.rows(WAITED_FOR)) == len(rivals) and found, "all to wait at one moment")
+    assert [row.locktype for row in seen] == ["advisory", "advisory", "transactionid"]
+    holder.conn.commit()
+    assert sorted(held + [job for call in begun for job in ids(call.result())]) == jobs
+    check_books(db, jobs)
+
+
+def test_nobody_waits_twice_in_one_statement(db: Database) -> None:
+    """A claim that waited too long says 55P03, and never 57014."""
+    check_nobody_waits_twice_in_one_statement(db)
 
 
 @check
@@ -102,8 +141,7 @@ def check_an_open_claim_stops_nobody_else(db: Database) -> None:
     running, idle = db.claim(5), enqueued[6:]
     holder = db.session(autocommit=False)
     (held,) = holder.claim(1)
-    other = db.session()
-    other.execute("set lock_timeout = '500ms'")
+    other = db.session(lock_timeout="500ms")
     enqueued += other.given_jobs("a", 1) + other.given_jobs("new", 1) + other.given_jobs("a", 1, key="k")
     assert other.renew(running[0])
     assert other.complete(running[0])
@@ -133,8 +171,7 @@ def check_a_cancellation_in_flight_is_passed_by(db: Database) -> None:
     user = db.session(autocommit=False)
     assert user.cancel(jobs[0]) == "cancelled"
     assert user.reschedule(jobs[1], delay=HOUR) == "scheduled"
-    impatient = db.session()
-    impatient.execute("set lock_timeout = '500ms'")
+    impatient = db.session(lock_timeout="500ms")
     assert ids(impatient.claim(3)) == jobs[2:]
     user.conn.commit()
     assert db.claim(3) == []
@@ -168,8 +205,7 @@ def check_a_producer_waits_only_for_its_key(db: Database) -> None:
     """Faults 37: who uses a key in use waits for what becomes of it: rolled back, the job is made by the second."""
     first, second = db.session(autocommit=False), db.session()
     first.enqueue("a", key="k")
-    other = db.session()
-    other.execute("set lock_timeout = '500ms'")
+    other = db.session(lock_timeout="500ms")
     enqueued = [other.enqueue("a", key="l").job_id, other.enqueue("b", key="k").job_id]
     begun = waits(db, second, lambda: second.enqueue("a", key="k"))
     first.conn.rollback()

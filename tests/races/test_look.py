@@ -90,7 +90,7 @@ def check_savepoints_leave_nothing_behind(db: Database) -> None:
     worker.execute("rollback to savepoint s")
     jobs += db.given_jobs("b", 1)
     assert len(worker.claim(1)) == 1
-    jobs += worker.given_jobs("b", 1)
+    jobs += worker.given_jobs("b", 1) + worker.given_jobs("new", 1)
     worker.execute("savepoint s")
     worker.claim(1)
     worker.execute("rollback to savepoint s")
@@ -120,7 +120,7 @@ def check_a_job_put_back_is_found(db: Database) -> None:
         put_back(held)
         assert_agrees_after_look(db)
     db.claim(1, lease=timedelta(milliseconds=1))
-    assert wait_until(db.expire, "the lease to be over", timeout=3) == 1
+    assert wait_until(db.expire, "the lease to be over") == 1
     assert ids(db.claim(1)) == [job]
     check_books(db, [job])
 
@@ -168,7 +168,7 @@ def check_commits_inside_a_claim(db: Database, event: str = "insert or update on
     scheduled = db.given_jobs("a", 2, delay=HOUR)
     look(db)
     jobs += scheduled + db.given_jobs("a", 1) + db.given_jobs("b", 3)
-    assert db.execute("set statement_timeout = '3s'")
+    db.execute("set lock_timeout = '3s'")
     # at its cap: no claim holds these, so that nobody waits for one
     waiting = jobs[1:4]
     # one attempt has ended before, so that the look has something to settle
@@ -239,19 +239,42 @@ def test_a_wish_inside_a_claim_is_weighed_once(db: Database) -> None:
 
 
 @check
+def check_a_wish_for_all_reaches_who_was_idle(db: Database) -> None:
+    """A tenant that had nothing when the wishes for * changed, once or twice, has them in force with its next job."""
+    db.given_jobs("a", 1)
+    drain(db)
+    look(db)
+    for weight in (3, 2):
+        db.set_tenant("*", weight=weight, max_running=1)
+        assert_agrees_after_look(db)
+    db.given_jobs("a", 2)
+    assert_agrees_after_look(db)
+    assert db.value("select weight from fairq.flows") == 2
+    assert len(db.claim(2)) == 1
+
+
+def test_a_wish_for_all_reaches_who_was_idle(db: Database) -> None:
+    """set_tenant() for *, and a flow without work."""
+    check_a_wish_for_all_reaches_who_was_idle(db)
+
+
+@check
 def check_a_job_put_off_is_not_leased(db: Database) -> None:
     """A job that is put off or cancelled between its pick and its lock stays so, and the claim hands out others."""
-    off, gone, last = db.given_jobs("a", 3)
+    off, second, gone, last = db.given_jobs("a", 4)
     worker = paused_session(db)
     with gate_inside(db, "_lease", "from unnest(p_picks) as p\n        cross") as gate:
-        claim = gate.stop(worker, lambda: worker.claim(2))
+        claim = gate.stop(worker, lambda: worker.claim(1))
         assert db.reschedule(off, delay=HOUR) == "scheduled"
+        gate.open()
+        assert ids(claim.result()) == [second]
+        claim = gate.stop(worker, lambda: worker.claim(1))
         assert db.cancel(gone) == "cancelled"
         gate.open()
         assert ids(claim.result()) == [last]
     assert db.state(off) == "scheduled"
     assert db.state(gone) == "cancelled"
-    check_books(db, [off, gone, last])
+    check_books(db, [off, second, gone, last])
 
 
 def test_a_job_put_off_is_not_leased(db: Database) -> None:
@@ -342,8 +365,7 @@ def check_a_skipped_job_is_found_later(db: Database) -> None:
     first, *others = db.given_jobs("a", 3)
     holder = db.session(autocommit=False)
     holder.execute("select from fairq.jobs where job_id = %s for update", first)
-    impatient = db.session()
-    impatient.execute("set lock_timeout = '1s'")
+    impatient = db.session(lock_timeout="1s")
     assert ids(impatient.claim(1)) == others[:1]
     assert ids(impatient.claim(10)) == others[1:]
     assert impatient.claim(10) == []

@@ -83,7 +83,7 @@ class LocalServer(Server):
             command = [guard, "--pdeathsig", "INT", "--", *command]
         with (self.folder / "log").open("ab") as log:
             self.process = subprocess.Popen(command, stdout=log, stderr=log, stdin=subprocess.DEVNULL, **run_as())
-        wait_until(self._lets_in, "the server to start")
+        wait_until(self._lets_in, "the server to start", timeout=120)
 
     def kill9(self) -> None:
         """Crash: the postmaster and all its backends go without a word. `restart` recovers."""
@@ -94,7 +94,7 @@ class LocalServer(Server):
         for child in family:
             if child.is_running():
                 child.kill()
-        psutil.wait_procs(family, timeout=10)
+        psutil.wait_procs(family, timeout=60)
 
     def restart(self) -> None:
         """Start again, after a crash or in peace."""
@@ -116,7 +116,7 @@ class LocalServer(Server):
             return
         self.process.send_signal(signal.SIGINT)
         try:
-            self.process.wait(timeout=20)
+            self.process.wait(timeout=60)
         except subprocess.TimeoutExpired:
             self.kill9()
 

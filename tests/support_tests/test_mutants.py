@@ -2,20 +2,40 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.support import Database, Edit, StaleMutant, Statement, Survived, assert_fails_under, mutant, storm
+from tests.support import (
+    Database,
+    Edit,
+    StaleMutant,
+    Statement,
+    Survived,
+    assert_fails_under,
+    in_background,
+    is_blocked,
+    mutant,
+    wait_until,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 SKIP_LOCKED = Edit("take", "for update skip locked", "")
 
+pytestmark = pytest.mark.once
+
 
 def check_nothing_is_taken_twice(db: Database) -> None:
-    """Every job goes to one worker."""
-    db.execute("insert into fairq.jobs (owner) select null from generate_series(1, 200)")
-    taken = storm(db, workers=4, step=lambda w: w.value("select fairq.take(%s)", str(w.number)))
-    assert max(Counter(taken).values()) == 1
+    """Two workers at once get two jobs."""
+    db.execute("insert into fairq.jobs (owner) values (null), (null)")
+    first, second = db.session(autocommit=False), db.session()
+    job = first.value("select fairq.take('first')")
+    begun = in_background(lambda: second.value("select fairq.take('second')"))
+    wait_until(lambda: not begun.running() or is_blocked(db, second), "the second to have its job or to wait for it")
+    first.conn.commit()
+    assert begun.result() != job
 
 
 @pytest.mark.short
@@ -55,3 +75,18 @@ def test_a_crash_is_no_kill(toy: Database) -> None:
     """A check that dies of another error has not noticed anything."""
     with pytest.raises(ZeroDivisionError):
         assert_fails_under(lambda _: 1 / 0, SKIP_LOCKED, toy)
+
+
+def test_chance_gets_several_tries(assert_killed: Callable[..., None]) -> None:
+    """Each try has a fresh database, and the first that kills is enough; without one it is a survivor."""
+    tried: list[str] = []
+
+    def check_at_the_third(db: Database) -> None:
+        tried.append(db.dbname)
+        assert len(tried) < 3
+
+    harmless = Statement("select 1")
+    with pytest.raises(Survived):
+        assert_killed(check_at_the_third, harmless, tries=2)
+    assert_killed(check_at_the_third, harmless, tries=2)
+    assert len(set(tried)) == 3

@@ -44,14 +44,20 @@ create or replace function fairq._expire_lease(p_lease fairq.leases, p_now times
     set search_path = pg_catalog, pg_temp
 as $fn$
 -- As _end_expired, but a job that cannot be put back goes to dead with the reason: one bad row stops nobody.
+--
+-- What passes by itself (a lock, a deadlock, a full disk) is no fault of the row: the caller hears of it and may try
+-- again.
 begin
     return fairq._end_expired(p_lease, p_now, p_is_fed);
-exception when others then
-    perform fairq._end_job(
-        p_lease, 'dead', p_now,
-        jsonb_build_object('code', 'QUARANTINED', 'message', left(sqlerrm, 2000), 'sqlstate', sqlstate)
-    );
-    return 'dead';
+exception
+    when lock_not_available or transaction_rollback or insufficient_resources then
+        raise;
+    when others then
+        perform fairq._end_job(
+            p_lease, 'dead', p_now,
+            jsonb_build_object('code', 'QUARANTINED', 'message', left(sqlerrm, 2000), 'sqlstate', sqlstate)
+        );
+        return 'dead';
 end
 $fn$;
 comment on function fairq._expire_lease(fairq.leases, timestamptz, boolean) is 'Ends an attempt whose lease is over, whatever is wrong with the job. Internal.';
