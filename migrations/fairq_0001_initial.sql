@@ -3144,12 +3144,16 @@ as $fn$
 -- A holder that rolls back to a savepoint has let go of the lock, but who waits for it waits for the whole transaction,
 -- and whoever comes next waits behind: also that holder, when it claims again, and that is a deadlock. So nobody waits
 -- longer than half of the shortest sensible deadlock_timeout before looking again; a lock that is let go of wakes its
--- waiter at once. A timeout that comes just as the lock does is reported by PostgreSQL as 57014, a cancellation: one
--- that comes no sooner than the timeout was set to is taken for it.
+-- waiter at once.
+--
+-- To lock a row for which somebody waits already is to wait twice, for a place in line and for the holder; of a timeout
+-- that strikes between the two PostgreSQL says 57014, that the user cancelled. One that comes as the timeout is due is
+-- taken for the timeout; at any other moment it is what it says.
 declare
     v_timeout  text := current_setting('lock_timeout');
     v_from     timestamptz := clock_timestamp();
     v_slice    integer := greatest(1, least(50, ceil(extract(epoch from p_until - v_from) * 1000)));
+    v_slices   double precision;
 begin
     perform set_config('lock_timeout', v_slice || 'ms', true);
     insert into fairq.schedulers (queue) values (p_queue) on conflict (queue) do nothing;
@@ -3162,7 +3166,8 @@ begin
     return true;
 exception when lock_not_available or query_canceled then
     -- what was set here is undone with the rest of the block
-    if sqlstate = '57014' and clock_timestamp() < v_from + make_interval(secs => v_slice / 1000.0) then
+    v_slices := extract(epoch from clock_timestamp() - v_from) * 1000 / v_slice;
+    if sqlstate = '57014' and (v_slices < 1 or v_slices >= 2) then
         raise;
     end if;
     if clock_timestamp() < p_until then

@@ -28,9 +28,16 @@ ENDS: dict[str, tuple[Callable[[Session, Any], Any], Any]] = {
     "renew": (lambda s, job: s.renew(job), False),
     "complete": (lambda s, job: s.complete(job), False),
     "complete_all": (lambda s, job: s.complete_all([job])[job.job_id], "lost"),
+    # one with another is completed otherwise than one alone
+    "complete_two": (lambda s, job: s.complete_all([_no_job(job), job])[job.job_id], "lost"),
     "fail": (lambda s, job: s.fail(job), None),
     "release": (lambda s, job: s.release(job), None),
 }
+
+
+def _no_job(job: Any) -> Any:
+    """A lease that nobody has."""
+    return job._replace(job_id=0, lease_token=uuid4())
 
 
 @check
@@ -66,16 +73,16 @@ def test_a_lease_is_judged_once_its_row_is_locked(db: Database) -> None:
 @check
 def check_a_worker_can_end_what_it_just_renewed(db: Database) -> None:
     """Whatever changes the lease while its worker waits for the row: a live lease stays good for every verb."""
-    db.given_jobs("a", 8)
-    jobs = db.claim(8)
+    db.given_jobs("a", 9)
+    jobs = db.claim(9)
     heart, worker = db.session(autocommit=False), db.session()
     for n, (verb, lost) in enumerate(ENDS.values()):
         heart.renew(jobs[n], lease=HOUR)
         begun = waits(db, worker, lambda verb=verb, n=n: verb(worker, jobs[n]))
         heart.conn.commit()
         assert begun.result() != lost
-    heart.cancel(jobs[7].job_id)
-    begun = waits(db, worker, lambda: worker.complete_all(jobs[5:]))
+    heart.cancel(jobs[8].job_id)
+    begun = waits(db, worker, lambda: worker.complete_all(jobs[6:]))
     heart.conn.commit()
     assert set(begun.result().values()) == {"succeeded"}
 
@@ -120,6 +127,24 @@ def check_only_the_claimer_ends_an_attempt(db: Database) -> None:
 def test_only_the_claimer_ends_an_attempt(db: Database) -> None:
     """Token and caller both count."""
     check_only_the_claimer_ends_an_attempt(db)
+
+
+@check
+def check_a_dead_lease_completes_nothing(db: Database) -> None:
+    """A lease that is over and that nobody has taken back yet is over, and still there to be taken back."""
+    enqueued = db.given_jobs("a", len(ENDS))
+    jobs = db.claim(len(ENDS))
+    db.execute("update fairq.leases set started_at = '2001-01-01', lease_expires_at = '2001-01-02'")
+    assert [verb(db, job) for job, (verb, _) in zip(jobs, ENDS.values(), strict=True)] == [
+        lost for _, lost in ENDS.values()
+    ]
+    assert db.expire() == len(jobs)
+    check_books(db, enqueued)
+
+
+def test_a_dead_lease_completes_nothing(db: Database) -> None:
+    """Every verb, after the end of the lease."""
+    check_a_dead_lease_completes_nothing(db)
 
 
 @check

@@ -72,6 +72,64 @@ def test_the_holder_is_named(db: Database) -> None:
 
 
 @check
+def check_a_cancelled_claim_waits_no_longer(db: Database) -> None:
+    """Who is cancelled while it waits for the queue's lock hears 57014."""
+    db.given_jobs("a", 2)
+    holder, rival = db.session(autocommit=False), db.session()
+    holder.claim(1)
+    rival.execute("set lock_timeout = '2s'")
+    begun = waits(db, rival, lambda: rival.claim(1))
+    # again and again: one that comes just as the wait is renewed is taken for the timeout of a slice
+    wait_until(
+        lambda: db.rows("select pg_cancel_backend(%s)", rival.conn.info.backend_pid) and not begun.running(),
+        "the claim to end",
+    )
+    try:
+        claimed = begun.result()
+    except psycopg.errors.QueryCanceled:
+        return
+    msg = f"claimed {claimed} although it was cancelled"
+    raise AssertionError(msg)
+
+
+def test_a_cancelled_claim_waits_no_longer(db: Database) -> None:
+    """pg_cancel_backend() on a claim that waits."""
+    check_a_cancelled_claim_waits_no_longer(db)
+
+
+@check
+def check_a_timeout_reported_as_a_cancellation_is_none(db: Database) -> None:
+    """A lock_timeout that strikes as the lock comes is reported as 57014; the claim goes on all the same."""
+    # as PostgreSQL does in a moment that nobody can choose: no sooner than the timeout, and once
+    db.execute("""
+        create sequence public.waits;
+        grant usage on sequence public.waits to public;
+        create function public.report_a_timeout() returns trigger language plpgsql as $$
+        declare
+            v_until timestamptz := clock_timestamp() + current_setting('lock_timeout')::interval;
+        begin
+            if nextval('public.waits') = 1 then
+                while clock_timestamp() < v_until loop end loop;
+                raise exception 'canceling statement due to user request' using errcode = '57014';
+            end if;
+            return null;
+        end
+        $$;
+        create trigger report_a_timeout before insert on fairq.schedulers
+            for each statement execute function public.report_a_timeout();
+    """)
+    jobs = db.given_jobs("a", 1)
+    assert ids(db.claim(1)) == jobs
+    assert db.value("select last_value from public.waits") == 2
+    assert db.value("select current_setting('lock_timeout')") == "0"
+
+
+def test_a_timeout_reported_as_a_cancellation_is_none(db: Database) -> None:
+    """57014 that nobody asked for."""
+    check_a_timeout_reported_as_a_cancellation_is_none(db)
+
+
+@check
 def check_a_claim_rolled_back_to_a_savepoint_frees_the_queue(db: Database) -> None:
     """Who waits for a claim that is rolled back to a savepoint goes on at once, and its session can claim again."""
     jobs = db.given_jobs("a", 5)
@@ -100,38 +158,6 @@ def check_a_claim_rolled_back_to_a_savepoint_frees_the_queue(db: Database) -> No
 def test_a_claim_rolled_back_to_a_savepoint_frees_the_queue(db: Database) -> None:
     """Savepoints and the queue's lock."""
     check_a_claim_rolled_back_to_a_savepoint_frees_the_queue(db)
-
-
-WAITED_FOR = """
-    select w.locktype from pg_locks as w join pg_stat_activity as a using (pid)
-    where not w.granted and a.datname = current_database() order by w.locktype
-"""
-
-
-@check
-def check_nobody_waits_twice_in_one_statement(db: Database) -> None:
-    """
-    Of those who wait for a claim, one waits for its transaction, and nobody for a place in the line of a row.
-
-    That would be a second wait before the first: of a timeout between them PostgreSQL says that the user cancelled.
-    """
-    jobs = db.given_jobs("a", 4)
-    # before the first claim of a queue there is no row to wait for
-    look(db)
-    holder, *rivals = (db.session(autocommit=number > 0) for number in range(4))
-    held = ids(holder.claim(1))
-    begun = [waits(db, rival, partial(rival.claim, 1)) for rival in rivals]
-    # they look again every 50 ms, one after another
-    seen = wait_until(lambda: len(found := db.rows(WAITED_FOR)) == len(rivals) and found, "all to wait at one moment")
-    assert [row.locktype for row in seen] == ["advisory", "advisory", "transactionid"]
-    holder.conn.commit()
-    assert sorted(held + [job for call in begun for job in ids(call.result())]) == jobs
-    check_books(db, jobs)
-
-
-def test_nobody_waits_twice_in_one_statement(db: Database) -> None:
-    """A claim that waited too long says 55P03, and never 57014."""
-    check_nobody_waits_twice_in_one_statement(db)
 
 
 @check
