@@ -49,13 +49,12 @@ as $fn$
 -- waiter at once.
 --
 -- To lock a row for which somebody waits already is to wait twice, for a place in line and for the holder; of a timeout
--- that strikes between the two PostgreSQL says 57014, that the user cancelled. One that comes as the timeout is due is
--- taken for the timeout; at any other moment it is what it says.
+-- that strikes between the two PostgreSQL says 57014, that the user cancelled. One that comes when the timeout is due
+-- is taken for the timeout; before that it is what it says.
 declare
     v_timeout  text := current_setting('lock_timeout');
     v_from     timestamptz := clock_timestamp();
     v_slice    integer := greatest(1, least(50, ceil(extract(epoch from p_until - v_from) * 1000)));
-    v_slices   double precision;
 begin
     perform set_config('lock_timeout', v_slice || 'ms', true);
     insert into fairq.schedulers (queue) values (p_queue) on conflict (queue) do nothing;
@@ -68,8 +67,7 @@ begin
     return true;
 exception when lock_not_available or query_canceled then
     -- what was set here is undone with the rest of the block
-    v_slices := extract(epoch from clock_timestamp() - v_from) * 1000 / v_slice;
-    if sqlstate = '57014' and (v_slices < 1 or v_slices >= 2) then
+    if sqlstate = '57014' and clock_timestamp() < v_from + make_interval(secs => v_slice / 1000.0) then
         raise;
     end if;
     if clock_timestamp() < p_until then
