@@ -207,6 +207,10 @@ MUTANTS: dict[str, tuple[Callable[[Database], None], tuple[Callable[..., None], 
         Edit("_apply", "+ (round(v_flow.weight * 1000) - round(v_was.weight * 1000))::bigint"),
         (leases.check_who_is_backlogged_is_counted, storms.check_everything_at_once),
     ),
+    "an entrant does not ask what is wished for it": (
+        Edit("_by_tenant", "t.wished or t.arrived and (f.flow).has_work is not true", "t.wished"),
+        (leases.check_who_is_backlogged_is_counted,),
+    ),
     "what a claim may start is not limited by the cap": (
         Edit("_pick", "p_want, (f.flow).max_running - (f.flow).running,", "p_want,"),
         (storms.check_caps_hold,),
@@ -369,6 +373,10 @@ MUTANTS: dict[str, tuple[Callable[[Database], None], tuple[Callable[..., None], 
             "p_now + interval '1 second'",
         ),
         (look.check_what_comes_up_within_a_second_is_found,),
+    ),
+    "the floor of tokens moves past those a look had no room for": (
+        Edit("_tokens_due", "else max(d.token_due_at) end", "else p_now + interval '1 second' end"),
+        (look.check_tokens_beyond_the_limit_of_a_look_come_with_the_next,),
     ),
     # flows in memory
     "the news of who is not picked is not written": (
