@@ -172,6 +172,10 @@ MUTANTS: list[tuple[Callable[[Database], None], Edit | Both]] = [
     (traces, Edit("_complete", "coalesce(sum(greatest(0, h.prepaid - h.held)), 0)", "0")),
     (traces, Edit("_complete", "coalesce(sum(greatest(0, h.held - h.prepaid)), 0)", "0")),
     (traces, Edit("_complete", "count(h.prepaid) as measured", "count(*) - count(*) as measured")),
+    # the same, where one ends
+    (traces, Edit("_ending", "greatest(0, p_lease.prepaid - v_held)", "0")),
+    (traces, Edit("_ending", "greatest(0, v_held - p_lease.prepaid)", "0")),
+    (traces, Edit("_ending", "p_lease.epoch, 1, 1, v_held", "p_lease.epoch, 1, 0, v_held")),
     # charging: a lost lease is paid back; a failure is free; a job given back is not
     (scenario("a_lost_lease_is_paid_for"), Edit("_ending", "or p_pays = 'prepaid'", "")),
     (
