@@ -3709,20 +3709,22 @@ declare
     v_unknown text[];
 begin
     if p_news is not null then
-        -- R3 asks for all entrants to be counted in before any of them is placed
         foreach v_new in array v_all loop
-            if v_new.arrived and (v_new.flow).has_work is not true then
-                p_tick.backlogged := p_tick.backlogged + 1;
-                p_tick.milliweight := p_tick.milliweight + round((v_new.wish).weight * 1000)::bigint;
-                if v_new.row_id is null then
-                    v_unknown := v_unknown || v_new.tenant;
-                end if;
+            if v_new.arrived and v_new.row_id is null then
+                v_unknown := v_unknown || v_new.tenant;
             end if;
         end loop;
         if v_unknown is not null then
             perform fairq._open_flows(p_tick, v_unknown);
             v_all := fairq._by_tenant(p_tick.queue, p_news, p_endings);
         end if;
+        -- R3 asks for all entrants to be counted in before any of them is placed; by the wish that is then in force
+        foreach v_new in array v_all loop
+            if v_new.arrived and not (v_new.flow).has_work then
+                p_tick.backlogged := p_tick.backlogged + 1;
+                p_tick.milliweight := p_tick.milliweight + round((v_new.wish).weight * 1000)::bigint;
+            end if;
+        end loop;
     end if;
 
     foreach v_new in array v_all loop

@@ -277,6 +277,8 @@ def check_12_cancelled_tenants_hide_nobody(open_queue: OpenQueue) -> None:
     assert order(queue, 1) == "D"
     queue.cancel_all("A")
     assert order(queue, 2, batch=2) == "ED"
+    queue.cancel_all("E")
+    assert order(queue, 1) == "D"
 
 
 def check_15_urgency_stays_at_home(open_queue: OpenQueue) -> None:

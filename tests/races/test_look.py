@@ -67,11 +67,16 @@ def check_children_are_found_once_committed(db: Database) -> None:
     claimed = ids(worker.claim(10))
     assert set(claimed) <= set(parents)
     assert len(claimed) == 2
-    assert worker.claim(1) == []
     children += worker.given_jobs("child", 1) + worker.given_jobs("newer", 1)
     worker.conn.commit()
     assert sorted(ids(db.claim(10))) == sorted(children)
-    check_books(db, parents + children)
+    # a single job is picked otherwise than many
+    alone = worker.given_jobs("alone", 1)
+    parents += db.given_jobs("b", 1)
+    assert ids(worker.claim(1)) == parents[-1:]
+    worker.conn.commit()
+    assert ids(db.claim(1)) == alone
+    check_books(db, parents + children + alone)
 
 
 def test_children_are_found_once_committed(db: Database) -> None:
@@ -257,13 +262,12 @@ def test_commits_inside_a_claim(db: Database, event: str) -> None:
 
 @check
 def check_a_wish_inside_a_claim_is_weighed_once(db: Database) -> None:
-    """A weight that is committed while a claim places its entrants is counted as the one their flows have."""
+    """A weight that is committed while a claim opens flows for its entrants is counted as the one their flows have."""
     worker = paused_session(db)
     for tenants in ("ab", "cd"):
         for tenant in tenants:
             db.given_jobs(tenant, 2)
-        # the first of the two is about to be written: both have been counted
-        with gate_before(db, "update on fairq.flows") as gate:
+        with gate_before(db, "insert on fairq.flows") as gate:
             claim = gate.stop(worker, lambda: worker.claim(1))
             db.set_tenant(tenants[1], weight=3)
             gate.open()
@@ -277,7 +281,7 @@ def check_a_wish_inside_a_claim_is_weighed_once(db: Database) -> None:
 
 
 def test_a_wish_inside_a_claim_is_weighed_once(db: Database) -> None:
-    """set_tenant() between the count of the entrants and their flows."""
+    """set_tenant() while the flows of the entrants are opened."""
     check_a_wish_inside_a_claim_is_weighed_once(db)
 
 
@@ -492,3 +496,22 @@ def check_what_comes_up_within_a_second_is_found(db: Database) -> None:
 def test_what_comes_up_within_a_second_is_found(db: Database) -> None:
     """The floors of leases, scheduled jobs and tokens, of which most claims see that there is nothing to ask for."""
     check_what_comes_up_within_a_second_is_found(db)
+
+
+@check
+def check_tokens_beyond_the_limit_of_a_look_come_with_the_next(db: Database) -> None:
+    """More tokens are due than one look gives out: the others are not put off until it looks a second further."""
+    start = db.value("select now()")
+    dispatch = "select job_id from unnest(fairq._dispatch('default', 'w', 'w', %s, '1 hour', '{*}', %s))"
+    db.set_tenant("*", rate=1)
+    for tenant in range(120):
+        db.given_jobs(f"{tenant}", 2)
+    assert len(db.rows(dispatch, 1000, start)) == 120
+    # a claim of one gives tokens to a hundred
+    assert len(db.rows(dispatch, 1, start + timedelta(seconds=1))) == 1
+    assert len(db.rows(dispatch, 1000, start + timedelta(seconds=1))) == 119
+
+
+def test_tokens_beyond_the_limit_of_a_look_come_with_the_next(db: Database) -> None:
+    """The floor of tokens, where a look is full."""
+    check_tokens_beyond_the_limit_of_a_look_come_with_the_next(db)

@@ -227,9 +227,29 @@ MUTANTS: dict[str, tuple[Callable[[Database], None], tuple[Callable[..., None], 
         Edit("_apply", "+ (round(v_flow.weight * 1000) - round(v_was.weight * 1000))::bigint"),
         (leases.check_who_is_backlogged_is_counted,),
     ),
+    "an entrant is counted by the weight it had before its flow was opened": (
+        both(
+            Edit(
+                "_apply",
+                "v_unknown := v_unknown || v_new.tenant;",
+                "v_unknown := v_unknown || v_new.tenant; p_tick.backlogged := p_tick.backlogged + 1;"
+                " p_tick.milliweight := p_tick.milliweight + round((v_new.wish).weight * 1000)::bigint;",
+            ),
+            Edit(
+                "_apply",
+                "if v_new.arrived and not (v_new.flow).has_work then",
+                "if v_new.arrived and not (v_new.flow).has_work and v_new.tenant = any (v_unknown) is not true then",
+            ),
+        ),
+        (look.check_a_wish_inside_a_claim_is_weighed_once,),
+    ),
     "a flow keeps the weight it was opened with": (
         Edit("_wished", "p_flow.weight := p_wish.weight;"),
         (look.check_a_wish_for_all_reaches_who_was_idle,),
+    ),
+    "an entrant does not ask what is wished for it": (
+        Edit("_by_tenant", "t.wished or t.arrived and (f.flow).has_work is not true", "t.wished"),
+        (leases.check_who_is_backlogged_is_counted,),
     ),
     "what a claim may start is not limited by the cap": (
         Edit("_pick", "p_want, (f.flow).max_running - (f.flow).running,", "p_want,"),
@@ -397,6 +417,10 @@ MUTANTS: dict[str, tuple[Callable[[Database], None], tuple[Callable[..., None], 
             "p_now + interval '1 second'",
         ),
         (look.check_what_comes_up_within_a_second_is_found,),
+    ),
+    "the floor of tokens moves past those a look had no room for": (
+        Edit("_tokens_due", "else max(d.token_due_at) end", "else p_now + interval '1 second' end"),
+        (look.check_tokens_beyond_the_limit_of_a_look_come_with_the_next,),
     ),
     # flows in memory
     "the news of who is not picked is not written": (

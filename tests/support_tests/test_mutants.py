@@ -13,9 +13,11 @@ from tests.support import (
     Statement,
     Survived,
     assert_fails_under,
+    both,
     in_background,
     is_blocked,
     mutant,
+    storm,
     wait_until,
 )
 
@@ -63,6 +65,26 @@ def test_a_stale_mutant_is_no_kill(toy: Database, old: str) -> None:
     """Text that is not there exactly once raises, and not an AssertionError."""
     with pytest.raises(StaleMutant):
         assert_fails_under(check_nothing_is_taken_twice, Edit("take", old), toy)
+
+
+def test_several_places_are_edited_when_they_are_so_many(toy: Database) -> None:
+    """What is said to stand there several times is edited wherever it does; another number raises."""
+    text = "select prosrc from pg_proc where proname = 'take'"
+    found = toy.value(text).count("job_id")
+    assert found > 1
+    with pytest.raises(StaleMutant, match=f"found {found} times, not {found + 1}"):
+        Edit("take", "job_id", "job_id", times=found + 1)(toy)
+    before = toy.value(text)
+    Edit("take", "job_id", "job_id::bigint", times=found)(toy)
+    assert toy.value(text) == before.replace("job_id", "job_id::bigint")
+
+
+def test_two_edits_are_one_mutant(toy: Database) -> None:
+    """Both parts are in force, and both name the test."""
+    mutation = both(Edit("take", "limit 1", "limit 2"), Edit("take", "limit 2", "limit 3"))
+    mutation(toy)
+    assert "limit 3" in toy.value("select prosrc from pg_proc where proname = 'take'")
+    assert str(mutation) == "take: limit 1 and take: limit 2"
 
 
 def test_a_survivor_is_an_error(toy: Database) -> None:
