@@ -432,7 +432,7 @@ MUTANTS: dict[str, tuple[Callable[[Database], None], tuple[Callable[..., None], 
         (look.check_the_news_of_all_is_written,),
     ),
     "the news of jobs that were skipped is not written": (
-        Edit("_pass_by", "perform fairq._write_touched(v_caught.touched, '{}');"),
+        Edit("_pass_by", "perform fairq._write_touched(v_written, '{}');"),
         (look.check_a_skipped_job_is_found_later,),
     ),
     "a claim of one reads from the table what the news have changed": (

@@ -17,7 +17,6 @@ from tests.support import (
     in_background,
     is_blocked,
     mutant,
-    storm,
     wait_until,
 )
 
