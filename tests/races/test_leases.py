@@ -148,6 +148,29 @@ def test_a_dead_lease_completes_nothing(db: Database) -> None:
 
 
 @check
+def check_nothing_stays_of_half_a_completion(db: Database) -> None:
+    """A job whose row is gone under its lease is not completed, and neither is one beside it."""
+    db.given_jobs("a", 3)
+    jobs = db.claim(3)
+    db.execute("delete from fairq.jobs where job_id <> %s", jobs[2].job_id)
+    for complete in (lambda: db.complete(jobs[0]), lambda: db.complete_all(jobs[1:])):
+        try:
+            outcome = complete()
+        except psycopg.errors.SerializationFailure:
+            continue
+        msg = f"half a completion has ended as {outcome}"
+        raise AssertionError(msg)
+    assert db.value("select count(*) from fairq.leases") == 3
+    assert db.rows("select from fairq.settlements") == []
+    assert db.complete(jobs[2])
+
+
+def test_nothing_stays_of_half_a_completion(db: Database) -> None:
+    """40001, for one and for many."""
+    check_nothing_stays_of_half_a_completion(db)
+
+
+@check
 def check_the_old_token_is_dead_after_a_reclaim(db: Database) -> None:
     """A slow worker cannot touch the second attempt of its job."""
     (job,) = db.given_jobs("a", 1)

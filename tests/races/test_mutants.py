@@ -358,7 +358,15 @@ MUTANTS: dict[str, tuple[Callable[[Database], None], tuple[Callable[..., None], 
     },
     "half a completion may stay": (
         Edit("_complete", "cardinality(v_done) is distinct from nullif(v_ended, 0)", "false"),
-        (look.check_attempts_that_end_during_a_rebuild_are_counted,),
+        (look.check_attempts_that_end_during_a_rebuild_are_counted, leases.check_nothing_stays_of_half_a_completion),
+    ),
+    "half a completion of one may stay": (
+        Edit(
+            "_complete_one",
+            "raise exception 'a job was changed while it was completed' using errcode = '40001', hint = 'Try again.';",
+            "null;",
+        ),
+        (leases.check_nothing_stays_of_half_a_completion,),
     ),
     # promote and expire
     "promote waits for locked jobs": (
