@@ -16,7 +16,8 @@ if TYPE_CHECKING:
     from fairq_schema._files import Migration
 
 _OUTSIDE_A_TRANSACTION = re.compile(r"^-- transactional: false$", re.MULTILINE)
-_PLAIN_NAME = re.compile(r"[a-z][a-z0-9_]{0,19}")
+# short, and not what label() itself makes of another name
+_PLAIN_NAME = re.compile(r"(?!.*_[0-9a-f]{6}$)[a-z][a-z0-9_]{0,19}")
 
 
 @dataclass(frozen=True, slots=True)

@@ -66,6 +66,7 @@ def export(  # noqa: PLR0913  each is an option of the command
     folder = out or Path(tool.folder)
     wanted = _range(load(migrations), have, to)
     checked_name(schema)
+    _check_app(target, folder)
     first = start or datetime.now(timezone.utc).strftime("%Y%m%d%H%M%S")
     steps = [
         Step(
@@ -105,6 +106,12 @@ def _target(name: str, start: str | None, after: str | None) -> Target:
         message = f"--after {after}: files for {name} do not say what they follow; only those for alembic do"
         raise ExportError(message)
     return tool
+
+
+def _check_app(target: str, folder: Path) -> None:
+    if target == "django" and not folder.resolve().name.isidentifier():
+        message = f"--out {folder}: the folder's name is the name of a Django app, and Python could not import it"
+        raise ExportError(message)
 
 
 def _range(

@@ -41,7 +41,8 @@ def test_the_page_is_right(
     project.run(commands[page.INSTALL])
     assert made(project.dsn).differences(applied(shipped=1)) == []
 
-    GOES_ON.get(tool, lambda _: None)(project)
+    if tool in GOES_ON:
+        GOES_ON[tool](project)
     project.fairq = release("torture", shipped=1)
     project.run(commands[page.LATER])
     assert made(project.dsn).differences(applied("torture", shipped=1)) == []
