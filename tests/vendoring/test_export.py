@@ -71,8 +71,8 @@ def test_versions_above_what_there_is(
     Written is what is newer than the project's version, up to and with the one asked for, by number or by id.
     """
     for target in TARGETS:
-        names = written(target, have=have, to=to, out=tmp_path / "out" / target.replace("-", "_"))
-        names = {name for name in names if name.startswith(target.replace("-", "_") + "/")}
+        texts = written(target, have=have, to=to, out=tmp_path / "out" / target.replace("-", "_"))
+        names = {name for name in texts if name.startswith(target.replace("-", "_") + "/")}
         numbers = {int(number) for name in names for number in re.findall(r"(?:^|_|/)(\d{4})_", name)}
         assert numbers == set(expected), target
 
