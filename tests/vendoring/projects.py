@@ -121,6 +121,16 @@ def alembic(project: Project, driver: str = "psycopg") -> None:
     project.run("alembic revision -m first")
 
 
+def alembic_async(project: Project, driver: str) -> None:
+    """
+    The same with a driver that does not block; psycopg is one too.
+    """
+    project.run("alembic init --template async alembic")
+    driver = driver.removesuffix("_async")
+    project.edit("alembic.ini", "^sqlalchemy.url = .*$", f"sqlalchemy.url = postgresql+{driver}://{project.address}")
+    project.run("alembic revision -m first")
+
+
 def alembic_later(project: Project) -> None:
     """
     The project has gone on: another revision of its own follows fairq's.
