@@ -130,7 +130,10 @@ def package_version() -> str:
     """
     Return the version of the package that writes.
     """
-    return metadata.version("fairq-schema")
+    try:
+        return metadata.version("fairq-schema")
+    except metadata.PackageNotFoundError:  # a folder on the path, that nobody installed
+        return "of a checkout"
 
 
 def sha256(text: str) -> str:

@@ -7,6 +7,7 @@ from __future__ import annotations
 import hashlib
 import re
 from datetime import datetime, timezone
+from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -142,6 +143,20 @@ def test_nothing_shipped_looks_like_a_bar() -> None:
     """
     texts = [path.read_text("ascii") for path in SHIPPED.glob("*.sql")]
     assert [re.findall(r"\$text\$|\$migration\$|^\|-- ", text, re.MULTILINE) for text in texts] == [[]] * len(texts)
+
+
+def test_a_package_that_nobody_installed(
+    written: Callable[..., dict[str, str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """
+    A copy of the package on the path has no version, which is said, and is no reason to fail.
+    """
+
+    def missing(_: str) -> str:
+        raise metadata.PackageNotFoundError
+
+    monkeypatch.setattr(metadata, "version", missing)
+    assert written("psql", to=1)["fairq_0001_initial.sql"].startswith("-- fairq of a checkout: fairq_0001_initial.sql")
 
 
 # --- names and numbers -------------------------------------------------------------------------------------
