@@ -38,8 +38,9 @@ def sql_migrate(step: Step) -> dict[str, str]:
     Do the same for the tool that goose grew out of; it says elsewhere what must not be a transaction.
     """
     option = "" if step.in_transaction else " notransaction"
-    text = step.header() + _whole(f"+migrate Up{option}", "+migrate", _barred(step, step.forward)) + "\n"
-    text += _whole(f"+migrate Down{option}", "+migrate", step.header_back() + _barred(step, step.backward))
+    forward, backward = (_barred(step, sql, _COMMENT) for sql in (step.forward, step.backward))
+    text = step.header() + _whole(f"+migrate Up{option}", "+migrate", forward) + "\n"
+    text += _whole(f"+migrate Down{option}", "+migrate", step.header_back() + backward)
     return {f"{step.stamp}-{step.name}.sql": text}
 
 
@@ -48,34 +49,38 @@ def liquibase(step: Step) -> dict[str, str]:
     Write a changelog of one change set, which keeps its identity wherever the file is moved to.
     """
     option = "" if step.in_transaction else " runInTransaction:false"
-    backward = "".join(f"--rollback {line}".rstrip() + "\n" for line in step.backward.splitlines())
+    backward = step.header_back() + _barred(step, step.backward, _EMPTY)
     text = (
         f"--liquibase formatted sql logicalFilePath:{step.name}\n\n"
         f"--changeset fairq:{step.name} splitStatements:false stripComments:false"
         f" rollbackSplitStatements:false{option}\n"
-        f"{step.header()}{step.forward}\n"
-        f"{backward}"
+        f"{step.header()}{step.forward}\n" + "".join(f"--rollback {line}\n" for line in backward.splitlines())
+        # not inside of /* liquibase rollback */, of which 4.28 makes one line, a comment
     )
     return {f"{step.name}.sql": text}
 
 
+def _whole(section: str, prefix: str, sql: str) -> str:
+    return f"-- {section}\n-- {prefix} StatementBegin\n{sql}-- {prefix} StatementEnd\n"
+
+
+# Lines that a tool loses, also inside of function bodies: what they begin with, and what is said of them.
+_COMMENT = ("-- ", "sql-migrate drops every line that begins with a comment")
+_EMPTY = ("\n", "Liquibase drops every empty line of a rollback")
 _BARRED = """\
--- sql-migrate drops every line that begins with a comment, also those inside of function bodies: here each has a bar
--- before it, which is taken away as it is run.
+-- {why}, also inside of functions: here each
+-- has a bar before it, which is taken away as it is run.
 do $migration$
 begin
-execute replace($text$
-{sql}$text$, chr(10) || '|-- ', chr(10) || '-- ');
+execute regexp_replace($text$
+{sql}$text$, '^[|]', '', 'gn');
 end
 $migration$;
 """
 
 
-def _barred(step: Step, sql: str) -> str:
+def _barred(step: Step, sql: str, lines: tuple[str, str]) -> str:
     if not step.in_transaction:  # one statement without a body, and DO would be a transaction
         return sql
-    return _BARRED.format(sql=re.sub(r"^-- ", "|-- ", sql, flags=re.MULTILINE))
-
-
-def _whole(section: str, prefix: str, sql: str) -> str:
-    return f"-- {section}\n-- {prefix} StatementBegin\n{sql}-- {prefix} StatementEnd\n"
+    begin, why = lines
+    return _BARRED.format(why=why, sql=re.sub(rf"^(?={begin}|[|])", "|", sql, flags=re.MULTILINE))

@@ -127,22 +127,35 @@ def test_the_sql_is_there_to_the_letter(written: Callable[..., dict[str, str]], 
     What stands in the package stands in what is exported, but for what the tool itself takes away again.
     """
     texts = "".join(written(target).values())
-    if target == "sql-migrate":
-        texts = texts.replace("\n|-- ", "\n-- ")
     if target == "liquibase":
-        texts += re.sub("^--rollback ?", "", texts, flags=re.MULTILINE)
+        texts += re.sub("^--rollback ", "", texts, flags=re.MULTILINE)
+    if target in {"liquibase", "sql-migrate"}:
+        texts += re.sub("^[|]", "", texts, flags=re.MULTILINE)
     backward_too = target not in {"atlas", "supabase"}
     for id_ in ids(folder):
         assert (folder / f"{id_}.sql").read_text("ascii") in texts
         assert ((folder / f"{id_}.rollback.sql").read_text("ascii") in texts) is backward_too
 
 
-def test_nothing_shipped_looks_like_a_bar() -> None:
+def test_no_tag_is_used_twice() -> None:
     """
-    The files for sql-migrate are put between two tags, with a bar before comments: no file of ours has these in it.
+    Files for sql-migrate and Liquibase put the SQL between tags of their own: no file of ours has these in it.
     """
     texts = [path.read_text("ascii") for path in SHIPPED.glob("*.sql")]
-    assert [re.findall(r"\$text\$|\$migration\$|^\|-- ", text, re.MULTILINE) for text in texts] == [[]] * len(texts)
+    assert texts
+    assert [re.findall(r"\$text\$|\$migration\$", text) for text in texts] == [[]] * len(texts)
+
+
+@pytest.mark.parametrize("target", ["sql-migrate", "liquibase"])
+def test_no_line_that_the_tool_would_lose(written: Callable[..., dict[str, str]], target: str) -> None:
+    """
+    Between the tags no line begins with a comment (sql-migrate), none is empty or ends in a space (Liquibase).
+    """
+    lost = {"sql-migrate": "-- ", "liquibase": r"--rollback *$"}[target]
+    texts = "".join(written(target).values())
+    within = re.findall(r"\$text\$\n(.*?)\n[^\n]*\$text\$", texts, re.DOTALL)
+    assert len(within) == {"sql-migrate": 4, "liquibase": 2}[target]
+    assert [re.findall(f"^{lost}", text, re.MULTILINE) for text in within] == [[]] * len(within)
 
 
 def test_a_package_that_nobody_installed(

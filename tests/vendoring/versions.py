@@ -37,7 +37,8 @@ as $fn$
 -- Don't split here; nor there.
 --
 declare
-    v_body text := p_body || $q$; it's -- "quoted" $q$;
+    v_body text := p_body
+|| $q$; it is -- "quoted" $q$;
 
 begin
     -- a comment of its own
@@ -53,7 +54,8 @@ revoke all on function fairq.note(text) from public;
 grant execute on function fairq.note(text) to fairq_worker;
 
 reset role;
--- replaced, it keeps its owner
+-- replaced, they keep their owners
+{function}
 create or replace function fairq.schema_version()
     returns integer
     language sql
@@ -71,7 +73,8 @@ set local role fairq_owner;
 drop function fairq.note(text);
 drop table fairq.notes;
 reset role;
--- replaced, it keeps its owner
+-- replaced, they keep their owners
+{function}
 create or replace function fairq.schema_version()
     returns integer
     language sql
@@ -110,9 +113,21 @@ def migrations(folder: Path, *extra: str, shipped: int | None = None) -> Path:
         number, before = len(names) + 1, names[-1]
         names.append(f"fairq_{number:04}_{word}")
         for suffix, text in zip((".sql", ".rollback.sql"), texts[word], strict=True):
-            filled = text.format(before=before, number=number, number_before=number - 1)
+            function = _a_function(folder, changed=suffix == ".sql")
+            filled = text.format(before=before, number=number, number_before=number - 1, function=function)
             (folder / f"{names[-1]}{suffix}").write_text(filled, "ascii")
     return folder
+
+
+def _a_function(folder: Path, *, changed: bool) -> str:
+    """
+    Return a function of the first version that begins with a comment, as it is or with another one.
+    """
+    text = (folder / "fairq_0001_initial.sql").read_text("ascii")
+    pattern = r"^create or replace function [^;]*?^as \$fn\$\n-- .*?^\$fn\$;\n"
+    found = re.search(pattern, text, re.MULTILINE | re.DOTALL)
+    assert found
+    return found[0].replace("as $fn$\n", "as $fn$\n-- Another; comment.\n--\n\n") if changed else found[0]
 
 
 def package(folder: Path, *extra: str, shipped: int | None = None) -> Path:
