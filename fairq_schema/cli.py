@@ -7,11 +7,13 @@ from __future__ import annotations
 import argparse
 import importlib
 import sys
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import psycopg
 
 import fairq_schema
+import fairq_schema.export
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -56,6 +58,14 @@ def _rollback(dsn: str, schema: str, to: str | None, steps: int, yes: bool) -> i
     return 0
 
 
+def _export(**options: Any) -> int:  # noqa: ANN401  argparse knows their types
+    exported = fairq_schema.export.export(have=options.pop("from"), **options)
+    print("\n".join(f"wrote {path}" for path in exported.files) or "nothing to write: all is there already")
+    for command in exported.then:
+        print(f"next: {command}", file=sys.stderr)
+    return 0
+
+
 def _demo(rest: list[str]) -> int:
     try:
         demo = importlib.import_module("fairq_schema.demo")  # only now: what it needs is an extra
@@ -88,6 +98,16 @@ def _parser() -> argparse.ArgumentParser:
     for command in (apply, status, rollback):
         command.add_argument("--dsn", default="", help="libpq connection string or URI (default: the PG* environment)")
         command.add_argument("--schema", default="fairq", help="where fairq lives (default: fairq)")
+
+    export = commands.add_parser("export", help="write the migrations as another tool wants them")
+    export.add_argument("--target", required=True, choices=fairq_schema.export.TARGETS, help="the tool")
+    export.add_argument("--from", default="0", help="the version that the project has already (default: 0, none)")
+    export.add_argument("--to", help="the last version to write (default: the newest)")
+    export.add_argument("--schema", default="fairq", help="where fairq will live (default: fairq)")
+    export.add_argument("--out", type=Path, help="the folder to write to (default: where the tool looks)")
+    export.add_argument("--start", help="the number of the first file, where files are numbered (default: the time)")
+    export.add_argument("--after", help="the revision of the project that the first one follows (alembic)")
+    export.set_defaults(command=_export)
 
     demo = commands.add_parser("demo", help="watch four tenants share one queue", add_help=False)
     demo.set_defaults(command=_demo)

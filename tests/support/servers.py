@@ -67,7 +67,8 @@ class LocalServer(Server):
         self.settings = SETTINGS | ({} if durable else NO_DURABILITY) | settings
         self.folder = _temporary_folder()
         self.data = self.folder / "data"
-        super().__init__(make_conninfo(host=str(self.folder), port=5432, user="postgres", dbname="postgres"))
+        self.port = settings.get("port", "5432")
+        super().__init__(make_conninfo(host=str(self.folder), port=self.port, user="postgres", dbname="postgres"))
         self._initdb()
         self.process: subprocess.Popen[bytes] | None = None
         atexit.register(self.stop)
@@ -75,7 +76,7 @@ class LocalServer(Server):
 
     def start(self) -> None:
         """Start, and come back when it lets somebody in."""
-        command = [str(self.bin / "postgres"), "-D", str(self.data), "-k", str(self.folder), "-p", "5432"]
+        command = [str(self.bin / "postgres"), "-D", str(self.data), "-k", str(self.folder), "-p", self.port]
         for name, value in self.settings.items():
             command += ["-c", f"{name}={value}"]
         # Should this process be killed, the kernel tells the server to go too.
