@@ -27,6 +27,25 @@ _HEADER = """\
 """
 
 
+_PROVIDER = """\
+-- How fairq knows the tenant: {name}
+--
+-- Replaces current_tenant_id(), in one transaction; no migration does, so run it once, after the first migration.
+-- Compiled by ci/new_migration from migrations/schema/.
+
+set local lock_timeout = '5s';
+
+do $fn$
+begin
+    if to_regnamespace('fairq') is null then
+        raise exception 'fairq is not installed in this database'
+            using errcode = '55000', hint = 'Apply the migrations first.';
+    end if;
+end
+$fn$;
+"""
+
+
 @dataclass(frozen=True)
 class Piece:
     """
@@ -68,6 +87,19 @@ def initial(tree: Path) -> tuple[str, str]:
     forward = f"{header}\nset local lock_timeout = '5s';\n\n{install_text(tree)}"
     backward = f"-- 0001 initial, the way back\n\n{_sections([_piece(tree, 'rollback_initial.sql')])}"
     return forward, backward
+
+
+def tenant_providers(tree: Path) -> dict[str, str]:
+    """
+    Return name -> text of each way to know the tenant: a file that any tool can run, inside the frame of a migration.
+    """
+    texts = {}
+    for path in sorted((tree / "tenant").glob("*.sql")):
+        header = _PROVIDER.format(name=path.stem)
+        own = [Piece(_MAP, "set local role fairq_owner;\n"), _piece(tree, f"tenant/{path.name}")]
+        frame = [_piece(tree, name) for name in FRAME]
+        texts[path.stem] = f"{header}\n{_sections([frame[0], *own, frame[1]])}"
+    return texts
 
 
 def successor(tree: Path, folder: Path, slug: str) -> tuple[str, str, str]:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import psycopg
 
 import fairq_schema
+from fairq_schema._tenant import PROVIDERS
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -37,9 +38,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     return code
 
 
-def _apply(dsn: str, schema: str, to: str | None) -> int:
+def _apply(dsn: str, schema: str, to: str | None, tenant: str | None) -> int:
     applied = fairq_schema.apply(dsn, schema, to)
     print("\n".join(f"applied {name}" for name in applied) or "nothing to apply")
+    if tenant:
+        before = fairq_schema.set_tenant_provider(dsn, tenant, schema)
+        print(f"the tenant is known by {tenant}" + (f", no longer by {before}" if before != tenant else ""))
     return 0
 
 
@@ -74,6 +78,9 @@ def _parser() -> argparse.ArgumentParser:
 
     apply = commands.add_parser("apply", help="bring a database to the newest version")
     apply.add_argument("--to", help="the last migration to apply, by number or id")
+    apply.add_argument(
+        "--tenant", choices=PROVIDERS, help="how a session's tenant is known (default: as it is; new: setting)"
+    )
     apply.set_defaults(command=_apply)
 
     status = commands.add_parser("status", help="list the migrations, applied and pending")

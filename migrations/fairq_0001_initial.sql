@@ -1003,12 +1003,14 @@ where e.created_at is not null;
 comment on view fairq.job_events is 'The whole timeline of every job. created, claimed and succeeded come from the rows that hold the job, so that a job that goes well costs no extra write. Order by created_at, attempt.';
 
 --
--- schema/functions/tenant_identity.sql
+-- schema/tenant/setting.sql
 --
 
 --
--- who is the tenant: the one place that says so; policies and functions ask it
+-- who is the tenant: what the session's setting app.tenant_id says
 --
+-- One of the providers of current_tenant_id(), the one place that policies and functions ask. Trusts whoever can run
+-- SQL in the session: for connections that your own code opens.
 
 create or replace function fairq.current_tenant_id()
     returns text
@@ -1020,9 +1022,23 @@ as $fn$
     -- After a SET LOCAL has ended the setting is empty, not null.
     select nullif(pg_catalog.current_setting('app.tenant_id', true), '')
 $fn$;
-comment on function fairq.current_tenant_id() is 'The tenant this session acts for: the setting app.tenant_id, null when there is none. It trusts the connection to say so: use it where your own code opens the connection.';
+comment on function fairq.current_tenant_id() is 'The tenant this session acts for, null when there is none; tenant_provider() says who tells. No migration replaces it.';
 revoke all on function fairq.current_tenant_id() from public;
 grant execute on function fairq.current_tenant_id(
+) to fairq_owner, fairq_api, fairq_worker, fairq_producer, fairq_tenant, fairq_operator;
+
+create or replace function fairq.tenant_provider()
+    returns text
+    language sql
+    immutable
+    parallel safe
+    set search_path = pg_catalog, pg_temp
+as $fn$
+    select 'setting'
+$fn$;
+comment on function fairq.tenant_provider() is 'How current_tenant_id() knows: setting (app.tenant_id), jwt (request.jwt.claims), role (tenant_roles) or token (app.tenant_token).';
+revoke all on function fairq.tenant_provider() from public;
+grant execute on function fairq.tenant_provider(
 ) to fairq_owner, fairq_api, fairq_worker, fairq_producer, fairq_tenant, fairq_operator;
 
 --
@@ -1150,7 +1166,17 @@ create policy operator_grants on fairq.access_grants to fairq_operator using (tr
 revoke all on all tables in schema fairq from public;
 revoke all on all sequences in schema fairq from public;
 
+-- nobody else may make something that depends on a row type, which would keep us from changing or dropping it; arrays
+-- follow their elements
+revoke all on type
+    fairq.jobs, fairq.leases, fairq.finished_jobs, fairq.job_log, fairq.job_keys, fairq.queues, fairq.tenants,
+    fairq.flows, fairq.schedulers, fairq.ticks, fairq.settlements, fairq.access_grants, fairq.all_jobs,
+    fairq.job_events
+from public;
+
+-- what functions take, return or declare
 grant usage on type
+    fairq.jobs, fairq.leases, fairq.job_keys, fairq.queues, fairq.tenants, fairq.flows, fairq.ticks, fairq.all_jobs,
     fairq.enqueued_job, fairq.enqueue_outcome, fairq.claimed_job, fairq.job_outcome,
     fairq.queue_stat, fairq.tenant_stat, fairq.wait_reason, fairq.new_job, fairq.news, fairq.ending, fairq.tenant_news,
     fairq.moved, fairq.place, fairq.pick, fairq.flow_at, fairq.front_flow
@@ -1187,6 +1213,9 @@ grant select, insert, delete on fairq.settlements to fairq_api;
 grant select on fairq.access_grants to fairq_api;
 -- ids are drawn before the row is written where a key has to name its job
 grant usage on sequence fairq.jobs_job_id_seq, fairq.dispatch_seq to fairq_api;
+
+-- get_job() reads it; a view has the rights of its reader
+grant select on fairq.all_jobs to fairq_api;
 
 -- tenants: no token, no hash, nothing of the scheduler
 grant select on fairq.all_jobs, fairq.job_events to fairq_tenant;
@@ -1904,6 +1933,26 @@ $fn$;
 comment on function fairq._caller() is 'The role that called the public function. Internal.';
 revoke all on function fairq._caller() from public;
 
+create or replace function fairq._refuse_nobody()
+    returns void
+    language plpgsql
+    set search_path = pg_catalog, pg_temp
+as $fn$
+begin
+    raise exception 'this session acts for no tenant'
+        using
+            errcode = '42501',
+            hint = case fairq.tenant_provider()
+                when 'setting' then 'Say for which, inside the transaction: set local app.tenant_id = ...;'
+                when 'jwt' then 'request.jwt.claims must have a tenant_id in app_metadata, as text.'
+                when 'role' then 'An operator says by a row in tenant_roles which tenant this role is.'
+                else 'Bring a token that is not over: select set_config(''app.tenant_token'', $1, true);'
+            end;
+end
+$fn$;
+comment on function fairq._refuse_nobody() is 'Raises 42501: no tenant. Internal.';
+revoke all on function fairq._refuse_nobody() from public;
+
 create or replace function fairq._granted_tenants(p_verb text, p_queue text, p_caller text)
     returns text[]
     language plpgsql
@@ -1911,19 +1960,28 @@ create or replace function fairq._granted_tenants(p_verb text, p_queue text, p_c
     set search_path = pg_catalog, pg_temp
 as $fn$
 -- One read of access_grants, never one check per job.
+--
+-- Raises: 42501 for who may act for its own tenant alone, and has none: an empty answer would look like no work.
 declare
-    v_tenants text[];
+    v_tenants   text[];
+    v_is_nobody boolean;
 begin
     -- each once: the scheduler takes them for different ones
-    select array_agg(distinct g.tenant) into v_tenants
+    select array_agg(distinct g.tenant) filter (where g.is_here and g.tenant is not null), bool_or(g.tenant is null)
+    into v_tenants, v_is_nobody
     from (
-        select case when a.tenant = '@own' then fairq.current_tenant_id() else a.tenant end as tenant
+        select
+            -- who calls itself * is not everybody
+            case when a.tenant = '@own' then nullif(fairq.current_tenant_id(), '*') else a.tenant end as tenant,
+            a.queue in (p_queue, '*') as is_here
         from fairq.access_grants as a
         where a.verb = p_verb
-          and a.queue in (p_queue, '*')
           and pg_has_role(p_caller::name, to_regrole(quote_ident(a.role_name))::oid, 'usage')
-    ) as g
-    where g.tenant is not null;
+    ) as g;
+    -- whatever the queue: else the answer would tell in which queues the jobs of others are
+    if v_tenants is null and v_is_nobody then
+        perform fairq._refuse_nobody();
+    end if;
     return case when '*' = any (v_tenants) then '{*}' else coalesce(v_tenants, '{}') end;
 end
 $fn$;
@@ -1940,21 +1998,15 @@ as $fn$
 --
 -- Raises: 22023 for no tenant or a bad one; 42501 for one the caller may not act for.
 declare
+    v_granted text[] := fairq._granted_tenants(p_verb, p_queue, fairq._caller());
     v_tenant  text := coalesce(p_tenant, fairq.current_tenant_id());
-    v_granted text[];
 begin
     perform fairq._check_name('p_tenant', v_tenant, 200);
-    v_granted := fairq._granted_tenants(p_verb, p_queue, fairq._caller());
     if v_tenant <> all(v_granted) and v_granted <> '{*}' then
         raise exception '% is not granted to this role for this queue and tenant', p_verb
             using
                 errcode = '42501',
-                hint = case
-                    when v_granted = '{}' and fairq.current_tenant_id() is null
-                        then 'A tenant acts for itself once its session says who it is: set local app.tenant_id = ...; '
-                            || 'others need a row in access_grants.'
-                    else 'An operator grants it with a row in access_grants.'
-                end;
+                hint = 'An operator grants it with a row in access_grants.';
     end if;
     return v_tenant;
 end
@@ -6022,6 +6074,38 @@ $fn$;
 comment on function fairq.explain_wait(bigint) is 'Why a job has not started: its state, a reason, a sentence, until when the reason lasts if that is known, how many of its own tenant''s jobs go before it, and about how many picks.';
 revoke all on function fairq.explain_wait(bigint) from public;
 grant execute on function fairq.explain_wait(bigint) to fairq_operator, fairq_producer, fairq_tenant;
+
+--
+-- schema/functions/get_job.sql
+--
+
+--
+-- see: one job, for whoever may manage it; a tenant its own alone, which it need not and cannot name
+--
+
+create or replace function fairq.get_job(p_job_id bigint)
+    returns setof fairq.all_jobs
+    language plpgsql
+    stable
+    security definer
+    set search_path = pg_catalog, pg_temp
+    -- see claim_jobs()
+    set plan_cache_mode = force_generic_plan
+    set enable_seqscan = off
+    set enable_bitmapscan = off
+as $fn$
+-- Index:  primary keys.
+-- Raises: 22023 for a null id; 42501 for a tenant's session that does not say which tenant.
+begin
+    perform fairq._check_id(p_job_id);
+    if fairq._find_job(p_job_id) <> 'not_found' then
+        return query select a.* from fairq.all_jobs as a where a.job_id = p_job_id;
+    end if;
+end
+$fn$;
+comment on function fairq.get_job(bigint) is 'A job as all_jobs has it; no row when there is none, or none that the caller may see. With this a tenant needs no right on any table.';
+revoke all on function fairq.get_job(bigint) from public;
+grant execute on function fairq.get_job(bigint) to fairq_producer, fairq_tenant, fairq_operator;
 
 --
 -- schema/finish.sql

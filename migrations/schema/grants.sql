@@ -5,7 +5,17 @@
 revoke all on all tables in schema fairq from public;
 revoke all on all sequences in schema fairq from public;
 
+-- nobody else may make something that depends on a row type, which would keep us from changing or dropping it; arrays
+-- follow their elements
+revoke all on type
+    fairq.jobs, fairq.leases, fairq.finished_jobs, fairq.job_log, fairq.job_keys, fairq.queues, fairq.tenants,
+    fairq.flows, fairq.schedulers, fairq.ticks, fairq.settlements, fairq.access_grants, fairq.all_jobs,
+    fairq.job_events
+from public;
+
+-- what functions take, return or declare
 grant usage on type
+    fairq.jobs, fairq.leases, fairq.job_keys, fairq.queues, fairq.tenants, fairq.flows, fairq.ticks, fairq.all_jobs,
     fairq.enqueued_job, fairq.enqueue_outcome, fairq.claimed_job, fairq.job_outcome,
     fairq.queue_stat, fairq.tenant_stat, fairq.wait_reason, fairq.new_job, fairq.news, fairq.ending, fairq.tenant_news,
     fairq.moved, fairq.place, fairq.pick, fairq.flow_at, fairq.front_flow
@@ -42,6 +52,9 @@ grant select, insert, delete on fairq.settlements to fairq_api;
 grant select on fairq.access_grants to fairq_api;
 -- ids are drawn before the row is written where a key has to name its job
 grant usage on sequence fairq.jobs_job_id_seq, fairq.dispatch_seq to fairq_api;
+
+-- get_job() reads it; a view has the rights of its reader
+grant select on fairq.all_jobs to fairq_api;
 
 -- tenants: no token, no hash, nothing of the scheduler
 grant select on fairq.all_jobs, fairq.job_events to fairq_tenant;
