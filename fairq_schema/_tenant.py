@@ -46,6 +46,9 @@ def set_tenant_provider(
         before = _provider(conn, schema)
         try:
             with conn.transaction():
+                # every name is qualified, so what resolves does not depend on who runs it
+                conn.execute("set local search_path = pg_catalog, pg_temp")
+                conn.execute("set local standard_conforming_strings = on")
                 conn.execute(text.encode())
         except psycopg.Error as error:
             hint = f" ({error.diag.message_hint})" if error.diag.message_hint else ""

@@ -5,13 +5,20 @@
 revoke all on all tables in schema fairq from public;
 revoke all on all sequences in schema fairq from public;
 
--- nobody else may make something that depends on a row type, which would keep us from changing or dropping it; arrays
--- follow their elements
-revoke all on type
-    fairq.jobs, fairq.leases, fairq.finished_jobs, fairq.job_log, fairq.job_keys, fairq.queues, fairq.tenants,
-    fairq.flows, fairq.schedulers, fairq.ticks, fairq.settlements, fairq.access_grants, fairq.all_jobs,
-    fairq.job_events
-from public;
+-- Nobody else may make something that depends on a type, which would keep us from changing or dropping it. Row types of
+-- tables and views have this right of PUBLIC whatever the default privileges are; arrays follow their elements.
+do $fn$
+declare
+    v_type text;
+begin
+    for v_type in
+        select t.oid::regtype::text from pg_catalog.pg_type as t
+        where t.typnamespace = 'fairq'::regnamespace and t.typelem = 0
+    loop
+        execute format('revoke all on type %s from public', v_type);
+    end loop;
+end
+$fn$;
 
 -- what functions take, return or declare
 grant usage on type
