@@ -185,7 +185,9 @@ def a_tenant_changes_nothing(db: Database) -> None:
     for name in TABLES_OF_TENANTS[4:]:
         refused(tenant, [f"drop view fairq.{name}", f"create or replace view fairq.{name} as select 1"])
     refused(tenant, ["create publication mine for table fairq.jobs", "select nextval('fairq.jobs_job_id_seq')"])
-    refused(tenant, ["create table temp_child (id bigint references fairq.jobs)"])
+    db.execute(f"create schema mine authorization {tenant.conn.info.user}")
+    refused(tenant, ["create table mine.child (id bigint references fairq.jobs)",
+                     "create view mine.v as select lease_token from fairq.leases; select * from mine.v"])  # fmt: skip
 
 
 @attack("P07")
@@ -253,11 +255,12 @@ def row_security_is_forced_and_definers_are_pinned(db: Database) -> None:
 
 @attack("P11")
 def even_the_functions_role_is_bounded(db: Database) -> None:
-    """What a mistake in a function could do: nothing to a tenant, an id, a payload, a token, the log or the schema."""
+    """What a mistake in a function could do: nothing to tenants, ids, payloads, tokens, the log or the schema."""
     api = world(db).login("fairq_api")
     refused(api, [
-        "update fairq.jobs set tenant = 'b'", "update fairq.jobs set payload = '{}'", "update fairq.jobs set job_id = 1",
-        "update fairq.jobs set queue = 'q'", "update fairq.leases set lease_token = gen_random_uuid()",
+        "update fairq.jobs set tenant = 'b'", "update fairq.jobs set payload = '{}'",
+        "update fairq.jobs set job_id = 1", "update fairq.jobs set queue = 'q'",
+        "update fairq.leases set lease_token = gen_random_uuid()",
         "update fairq.leases set caller = 'me'", "update fairq.finished_jobs set result = null",
         "update fairq.job_log set details = '{}'", "delete from fairq.job_log", "truncate fairq.jobs",
         "truncate fairq.job_log", "delete from fairq.job_keys", "delete from fairq.tenants", "delete from fairq.queues",
@@ -469,6 +472,8 @@ def a_worker_claims_what_it_was_granted(db: Database) -> None:
     db.given_jobs("c", 1, queue="other")
     worker = w.worker()
     assert worker.claim(10) == worker.claim(10, tenant="b") == worker.claim(10, queue="other") == []
+    db.execute("insert into fairq.access_grants values ('somebody else', 'claim', '*', '*')")
+    assert worker.claim(10) == []
     db.execute("insert into fairq.access_grants values (%s, 'claim', 'default', 'c')", worker.conn.info.user)
     assert worker.claim(10, queue="other") == worker.claim(10, tenant="a") == worker.claim(10, tenant="b") == []
     assert [job.tenant for job in worker.claim(10)] == ["c"]
@@ -800,7 +805,7 @@ def life(session: Session, queue: str = "h") -> None:
     one = "select (fairq.enqueue_job('a', 't', '{\"x\": 1}', %s, p_key => %s)).job_id"
     session.value(one, queue, "k")
     session.value(one, queue, "k")
-    session.rows("select * from fairq.enqueue_jobs(%s::text::jsonb)",
+    session.rows("select * from fairq.enqueue_jobs(%s)",
                  f'[{{"tenant": "a", "task": "t", "queue": "{queue}"}}, {{"tenant": "b", "task": "t", "key": "k", '
                  f'"queue": "{queue}"}}]')  # fmt: skip
     renewed = "select fairq.renew_job_lease(%s, %s, '1 minute')"
@@ -863,8 +868,7 @@ def temporary_types_are_not_used(db: Database) -> None:
     session = thief(db)
     for name in TYPES:
         session.execute(f"create domain pg_temp.{name} as pg_catalog.{name} check (trap.leave(value))")
-    session.execute("set search_path = pg_temp, trap")
-    session.conn.prepare_threshold = None
+    session.execute("set search_path = pg_temp, pg_catalog, trap")
     life(session)
     for name in TYPES:
         session.execute(f"drop domain pg_temp.{name}")
@@ -881,7 +885,7 @@ def temporary_tables_are_not_used(db: Database) -> None:
         session.execute(f"create trigger trap before insert or update or delete on pg_temp.{name} "
                         "for each row execute function trap.leave_row()")  # fmt: skip
         session.execute(f"grant all on pg_temp.{name} to public")
-    session.execute("set search_path = pg_temp, trap, pg_catalog")
+    session.execute("set search_path = pg_temp, pg_catalog, trap")
     life(session)
     nothing_was_trapped(session)
 
@@ -943,6 +947,8 @@ def hostile_words_are_kept_as_they_are(db: Database) -> None:
 @attack("H07")
 def settings_of_the_caller_change_nothing(db: Database) -> None:
     """Those that change what SQL means: quotes, nulls, asserts, dates, numbers, plans, isolation."""
+    bodies = db.rows("select proname, prosrc from pg_proc where pronamespace = 'fairq'::regnamespace")
+    assert [row.proname for row in bodies if "\\" in row.prosrc] == []
     session = thief(db)
     for name, value in {
         "transform_null_equals": "on", "array_nulls": "off", "extra_float_digits": "-15", "datestyle": "SQL, DMY",
@@ -959,8 +965,6 @@ def settings_of_the_caller_change_nothing(db: Database) -> None:
         except psycopg.errors.InsufficientPrivilege:
             assert name in ("plpgsql.variable_conflict", "lc_messages")
     life(session)
-    bodies = db.rows("select proname, prosrc from pg_proc where pronamespace = 'fairq'::regnamespace")
-    assert [row.proname for row in bodies if "\\" in row.prosrc] == []
 
 
 # --- side channels ---------------------------------------------------------------------------------------------
