@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import psycopg
 
 import fairq_schema
+from fairq_schema._doctor import report
 from fairq_schema._tenant import PROVIDERS
 
 if TYPE_CHECKING:
@@ -60,6 +61,12 @@ def _rollback(dsn: str, schema: str, to: str | None, steps: int, yes: bool) -> i
     return 0
 
 
+def _doctor(dsn: str, schema: str) -> int:
+    hazards = fairq_schema.doctor(dsn, schema)
+    print("\n".join(report(hazards)))
+    return 1 if any(each.severity == "error" for each in hazards) else 0
+
+
 def _demo(rest: list[str]) -> int:
     try:
         demo = importlib.import_module("fairq_schema.demo")  # only now: what it needs is an extra
@@ -92,7 +99,10 @@ def _parser() -> argparse.ArgumentParser:
     rollback.add_argument("--yes", action="store_true", help="also if jobs are lost by it")
     rollback.set_defaults(command=_rollback)
 
-    for command in (apply, status, rollback):
+    doctor = commands.add_parser("doctor", help="look for what weakens the isolation of tenants; any login may")
+    doctor.set_defaults(command=_doctor)
+
+    for command in (apply, status, rollback, doctor):
         command.add_argument("--dsn", default="", help="libpq connection string or URI (default: the PG* environment)")
         command.add_argument("--schema", default="fairq", help="where fairq lives (default: fairq)")
 
