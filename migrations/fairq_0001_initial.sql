@@ -3,6 +3,7 @@
 --
 -- Compiled by ci/new_migration from migrations/schema/, where the schema is meant to be read.
 
+set local search_path = pg_catalog, pg_temp;
 set local lock_timeout = '5s';
 
 --

@@ -3,6 +3,7 @@
 -- Replaces current_tenant_id(), in one transaction; no migration does, so run it once, after the first migration.
 -- Compiled by ci/new_migration from migrations/schema/.
 
+set local search_path = pg_catalog, pg_temp;
 set local lock_timeout = '5s';
 
 do $fn$
