@@ -110,7 +110,7 @@ class SqlQueue:
         span = LEASE if lease is None else _span(lease)
         if self.now:
             rows = self.conn.execute(
-                "select job_id, lease_token from fairq._dispatch(%s, 'oracle', fairq._caller(), %s, %s, %s, %s)",
+                "select job_id, lease_token from unnest(fairq._dispatch(%s, 'oracle', fairq._caller(), %s, %s, %s, %s))",
                 [self.name, n, span, [tenant or "*"], self.now],
             ).fetchall()
         else:

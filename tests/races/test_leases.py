@@ -186,6 +186,7 @@ def check_floors_stay_at_what_is_locked(db: Database) -> None:
     # time passes, and changes nothing else
     db.execute("update fairq.leases set lease_expires_at = clock_timestamp()")
     db.execute("update fairq.jobs set run_at = clock_timestamp() where job_id = %s", due)
+    db.execute("update fairq.ticks set promote_floor = '-infinity', expire_floor = '-infinity'")
     holder = db.session(autocommit=False)
     holder.execute("select from fairq.leases for update")
     holder.execute("select from fairq.jobs where job_id = %s for update", due)

@@ -248,6 +248,7 @@ def check_everything_at_once(db: Database) -> None:
     for job in db.rows("select job_id from fairq.jobs where state = 'scheduled'"):
         db.reschedule(job.job_id, delay=timedelta(0))
     db.execute("update fairq.leases set lease_expires_at = greatest(clock_timestamp(), started_at + interval '1 ms')")
+    db.execute("update fairq.ticks set expire_floor = '-infinity'")
     let_leases_end(db)
     drain(db)
     assert db.rows("select from fairq.jobs") == []

@@ -67,18 +67,9 @@ as $fn$
 -- Locks:  leases' rows, skipping those held by others, then their jobs' rows.
 -- Index:  leases_expire_idx, from the expire floor.
 declare
-    -- never beyond the clock, which may have been set back: the leases that come now end after it, and only after it
-    v_moved fairq.moved := row('{}'::fairq.news[], '{}'::fairq.ending[], p_now)::fairq.moved;
+    v_moved fairq.moved := row('{}'::fairq.news[], '{}'::fairq.ending[], null)::fairq.moved;
     v_lease fairq.leases;
-    v_left  timestamptz;
 begin
-    perform from fairq.leases as l
-    where l.queue = p_tick.queue and l.lease_expires_at >= p_tick.expire_floor and l.lease_expires_at <= p_now
-    limit 1;
-    if not found then
-        return v_moved;
-    end if;
-
     for v_lease in
         select l.* from fairq.leases as l
         where l.queue = p_tick.queue and l.lease_expires_at >= p_tick.expire_floor and l.lease_expires_at <= p_now
@@ -95,12 +86,14 @@ begin
         end if;
     end loop;
 
-    -- what is still there (over the limit, or locked) holds the floor
-    select l.lease_expires_at into v_left from fairq.leases as l
-    where l.queue = p_tick.queue and l.lease_expires_at >= p_tick.expire_floor and l.lease_expires_at <= p_now
+    -- what is still there (over the limit, or locked) holds the floor; else what ends next, if it is within a second: most
+    -- claims need not ask. A lease that comes later lowers the floor.
+    select l.lease_expires_at into v_moved.floor from fairq.leases as l
+    where l.queue = p_tick.queue and l.lease_expires_at >= p_tick.expire_floor
+      and l.lease_expires_at <= p_now + interval '1 second'
     order by l.lease_expires_at
     limit 1;
-    v_moved.floor := coalesce(v_left, v_moved.floor);
+    v_moved.floor := coalesce(v_moved.floor, p_now + interval '1 second');
     return v_moved;
 end
 $fn$;
