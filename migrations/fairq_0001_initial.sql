@@ -269,14 +269,17 @@ create type fairq.news as (
 );
 comment on type fairq.news is 'Something a look tells the scheduler of a tenant. state: queued (jobs of one priority at or after the place run_at, job_id), scheduled (jobs due at or after run_at), wish (its operator''s row changed), token (its next one has come). Internal.';
 
+create domain fairq.amount as bigint constraint amount_not_negative check (value >= 0);
+comment on domain fairq.amount is 'A number that is counted up. Internal.';
+
 create type fairq.ending as (
     tenant   text,
     epoch    bigint,
-    ended    integer,
-    measured integer,
-    elapsed  bigint,
-    extra    bigint,
-    refund   bigint
+    ended    fairq.amount,
+    measured fairq.amount,
+    elapsed  fairq.amount,
+    extra    fairq.amount,
+    refund   fairq.amount
 );
 comment on type fairq.ending is 'Attempts of a tenant that ended, as in settlements. Internal.';
 
@@ -1262,7 +1265,7 @@ $fn$;
 grant usage on type
     fairq.jobs, fairq.leases, fairq.job_keys, fairq.queues, fairq.tenants, fairq.flows, fairq.ticks, fairq.all_jobs,
     fairq.enqueued_job, fairq.enqueue_outcome, fairq.claimed_job, fairq.job_outcome,
-    fairq.queue_stat, fairq.tenant_stat, fairq.wait_reason, fairq.new_job, fairq.news, fairq.ending, fairq.tenant_news,
+    fairq.queue_stat, fairq.tenant_stat, fairq.wait_reason, fairq.new_job, fairq.news, fairq.amount, fairq.ending, fairq.tenant_news,
     fairq.moved, fairq.place, fairq.pick, fairq.flow_at, fairq.touched, fairq.caught_up, fairq.spent, fairq.picked
 to fairq_api;
 
@@ -2957,8 +2960,8 @@ begin
         group by p.tenant, p.priority
     ) as n;
 
-    -- what is still due (over the limit, locked, or not yet read by a look) holds the floor; else what is due next, if it
-    -- is within a second: most claims need not ask
+    -- what is still due (over the limit, locked, or not yet read by a look) holds the floor; else what is due next, if
+    -- it is within a second: most claims need not ask
     select j.run_at into v_moved.floor from fairq.jobs as j
     where j.queue = p_tick.queue and j.state = 'scheduled'
       and j.run_at >= p_tick.promote_floor and j.run_at <= p_now + interval '1 second'
@@ -3129,8 +3132,8 @@ begin
         end if;
     end loop;
 
-    -- what is still there (over the limit, or locked) holds the floor; else what ends next, if it is within a second: most
-    -- claims need not ask. A lease that comes later lowers the floor.
+    -- what is still there (over the limit, or locked) holds the floor; else what ends next, if it is within a second:
+    -- most claims need not ask. A lease that comes later lowers the floor.
     select l.lease_expires_at into v_moved.floor from fairq.leases as l
     where l.queue = p_tick.queue and l.lease_expires_at >= p_tick.expire_floor
       and l.lease_expires_at <= p_now + interval '1 second'
@@ -3213,9 +3216,9 @@ create or replace function fairq._lock_holders(p_queue text)
     stable
     set search_path = pg_catalog, pg_temp
 as $fn$
-    -- Which session holds the queue's lock, for the message of one that could not have it. The row names the transaction
-    -- that locked it; after a wait that is a subtransaction, which no view knows. Then: who has a lock on a row of the table
-    -- and waits for none.
+    -- Which session holds the queue's lock, for the message of one that could not have it. The row names the
+    -- transaction that locked it; after a wait that is a subtransaction, which no view knows. Then: who has a lock on a
+    -- row of the table and waits for none.
     select coalesce(
         (
             select string_agg(distinct l.pid::text, ', ')
@@ -3242,11 +3245,11 @@ create or replace function fairq._wait_for_queue(p_queue text, p_until timestamp
 as $fn$
 -- Waits for the queue's lock, a little: true when it has it, false when it may be free now.
 --
--- A holder that rolls back to a savepoint has let go of the lock, but who waits for it waits for the whole transaction, and
--- whoever comes next waits behind: also that holder, when it claims again, and that is a deadlock. So nobody waits longer
--- than half of the shortest sensible deadlock_timeout before looking again; a lock that is let go of wakes its waiter at once.
--- A timeout that comes just as the lock does is reported by PostgreSQL as 57014, a cancellation: one that comes no sooner
--- than the timeout was set to is taken for it.
+-- A holder that rolls back to a savepoint has let go of the lock, but who waits for it waits for the whole transaction,
+-- and whoever comes next waits behind: also that holder, when it claims again, and that is a deadlock. So nobody waits
+-- longer than half of the shortest sensible deadlock_timeout before looking again; a lock that is let go of wakes its
+-- waiter at once. A timeout that comes just as the lock does is reported by PostgreSQL as 57014, a cancellation: one
+-- that comes no sooner than the timeout was set to is taken for it.
 declare
     v_timeout  text := current_setting('lock_timeout');
     v_from     timestamptz := clock_timestamp();
@@ -3368,7 +3371,8 @@ begin
             running = (select count(*) from fairq.leases as l where l.queue = f.queue and l.tenant = f.tenant)
         where f.queue = p_queue;
     else
-        -- restored before they were ever claimed: transactions that are still to come here, though not those of other rows
+        -- restored before they were ever claimed: transactions that are still to come here, though not those of other
+        -- rows
         update fairq.jobs as j set changed_xid = '3'
         where j.queue = p_queue and j.changed_xid <> pg_current_xact_id()
           and j.changed_xid >= pg_snapshot_xmax(pg_current_snapshot());
@@ -3597,7 +3601,8 @@ create or replace function fairq._spread(p_tick fairq.ticks, p_weight double pre
     set search_path = pg_catalog, pg_temp
 as $fn$
 -- R3: how far above the virtual time an entrant starts when many tenants are backlogged and some weigh more than it
--- does: else a crowd that enters together is served whole before a heavy tenant's next job. A share of its charge, or of
+-- does: else a crowd that enters together is served whole before a heavy tenant's next job. A share of its charge, or
+--       of
 -- one round of all, drawn without chance: the golden ratio times its number.
 --
 -- Index:  tenants_weight_idx; tenants_pkey.
@@ -3628,8 +3633,8 @@ create or replace function fairq._by_tenant(p_queue text, p_news fairq.news[], p
     stable
     set search_path = pg_catalog, pg_temp
 as $fn$
--- All the news of a tenant in one, beside its flow and, when that may have changed, what its operator wants; in the order
--- of tenants' names.
+-- All the news of a tenant in one, beside its flow and, when that may have changed, what its operator wants; in the
+-- order of tenants' names.
 --
 -- A flow with work hears of every wish, one without asks as it enters. What was prepaid and not used is paid back only
 -- to a flow that has not been lifted since: otherwise whoever estimates too much would have a bank account.
@@ -3659,8 +3664,8 @@ begin
                     min(u.job_id) filter (where u.priority = 0), min(u.job_id) filter (where u.priority = 1),
                     min(u.job_id) filter (where u.priority = 2), min(u.job_id) filter (where u.priority = 3)
                 ] as head_id,
-                sum((u.ending).ended) as ended, sum((u.ending).measured) as measured, sum((u.ending).elapsed) as elapsed,
-                sum((u.ending).extra) as extra, sum((u.ending).refund) as refund,
+                sum((u.ending).ended) as ended, sum((u.ending).measured) as measured,
+                sum((u.ending).elapsed) as elapsed, sum((u.ending).extra) as extra, sum((u.ending).refund) as refund,
                 min((u.ending).epoch) as first_epoch, max((u.ending).epoch) as last_epoch,
                 array_agg(u.ending) filter (where u.state is null) as endings
             from (
@@ -3712,7 +3717,8 @@ create or replace function fairq._refilled(
     immutable
     set search_path = pg_catalog, pg_temp
 as $fn$
--- R10: the flow with the tokens that are in its bucket now, which had been as in p_was. A rate that is new finds it full.
+-- R10: the flow with the tokens that are in its bucket now, which had been as in p_was. A rate that is new finds it
+--      full.
 declare
     v_tokens double precision;
 begin
@@ -3786,11 +3792,11 @@ create or replace function fairq._apply(
     language plpgsql
     set search_path = pg_catalog, pg_temp
 as $fn$
--- Brings the news to the flows, tenant by tenant; returns the tick and the flows as they are then. Nothing is written but
--- flows for tenants that had none: the step writes a flow once, when it knows what it picked.
+-- Brings the news to the flows, tenant by tenant; returns the tick and the flows as they are then. Nothing is written
+-- but flows for tenants that had none: the step writes a flow once, when it knows what it picked.
 --
--- The virtual time has been taken before. Ended attempts are settled first: what they used beyond the prepaid time always
--- counts; then what operators want is in force; then:
+-- The virtual time has been taken before. Ended attempts are settled first: what they used beyond the prepaid time
+-- always counts; then what operators want is in force; then:
 -- R2:     a flow that becomes backlogged starts no lower than the virtual time (R3: or a little above). Debt is kept.
 -- R11:    one that was held up (cap, pause, rate) and no longer is starts at most one job below it.
 -- Long:   the rules side by side. Few and plain expressions: each costs most when a transaction first comes to it.
@@ -3898,13 +3904,13 @@ as $fn$
 -- Fair:   start tags. A flow's nth job has the tag vtime + (n - 1) * charge; the least tags go first, ties by charge,
 --         by who was served longest ago, by name; who has been picked in this pass was so one step before the tag, and
 --         of equal steps the one picked less often goes first. Of each flow only the first few jobs are read; one that
---         has more bounds the pass: nothing at or above its next tag may be chosen yet.
---         Some flows read may turn out empty, so the flows not read bound it too.
+--         has more bounds the pass: nothing at or above its next tag may be chosen yet. Some flows read may turn out
+--         empty, so the flows not read bound it too.
 -- room:   what a flow may start, by its cap and its tokens.
 -- step:   what a job adds to its vtime: a claim prepays no more than its lease.
 -- depth:  how many of its jobs are read: those with start tags up to the level that what is wanted would come to, were
---         there no end to any flow's jobs, and two more. Where there may be more flows than were read, no deeper than the
---         start tag of the last of them.
+--         there no end to any flow's jobs, and two more. Where there may be more flows than were read, no deeper than
+--         the start tag of the last of them.
 -- Long:   one statement, from the flows to the jobs in turn: between two, what a job or a flow is could change.
 -- Index:  flows_pick_idx from the floor, or flows_key_idx for the tenants named; jobs_claim_idx from each flow's heads;
 --         leases_pkey.
@@ -3926,8 +3932,8 @@ begin
                 else f.charge
             end as step
         from (
-            -- the first in pick order; or those of the tenants named; the news have touched some, which are taken as they
-            -- are then, and not from the table
+            -- the first in pick order; or those of the tenants named; the news have touched some, which are taken as
+            -- they are then, and not from the table
             select u.* from (
                 (
                     select ff.ctid as row_id, false as is_touched, ff.tenant, ff.vtime, ff.charge, ff.served, ff as flow
@@ -3976,8 +3982,8 @@ begin
         from open as f
     ), head as materialized (
         select
-            f.row_id, f.is_touched, f.tenant, f.charge, f.served, f.flow, f.room, f.depth, f.step, f.paid, h.job_row, h.job_id, h.nth,
-            f.vtime + (h.nth - 1) * f.step as tag, h.next_priority, h.next_run_at, h.next_job_id, h.cost
+            f.row_id, f.is_touched, f.tenant, f.charge, f.served, f.flow, f.room, f.depth, f.step, f.paid, h.job_row,
+            h.job_id, h.nth, f.vtime + (h.nth - 1) * f.step as tag, h.next_priority, h.next_run_at, h.next_job_id, h.cost
         from flow as f
         left join lateral (
             select
@@ -4029,7 +4035,8 @@ begin
           and (
               h.nth = 1
               or (select count(*) from flow) < p_wide
-              or (h.tag, h.charge) < (select x.vtime, x.charge from flow as x order by x.vtime desc, x.charge desc limit 1)
+              or (h.tag, h.charge)
+              < (select x.vtime, x.charge from flow as x order by x.vtime desc, x.charge desc limit 1)
           )
         order by h.tag, h.charge, case when h.nth > 1 then -h.step end nulls first, h.nth, h.served, h.tenant
         limit p_want
@@ -4037,8 +4044,8 @@ begin
         -- the last job of each flow says it all: the jobs of a pass cost a flow the same
         (
             select distinct on (c.tenant)
-                c.row_id, c.is_touched, c.flow, c.nth as took, c.nth * c.costs as charge, c.nth * c.price as price, c.turn,
-                c.next_priority, c.next_run_at, c.next_job_id
+                c.row_id, c.is_touched, c.flow, c.nth as took, c.nth * c.costs as charge,
+                c.nth * c.price as price, c.turn, c.next_priority, c.next_run_at, c.next_job_id
             from chosen as c
             order by c.tenant, c.nth desc
         )
@@ -4079,8 +4086,8 @@ create or replace function fairq._pick_one(
     language plpgsql
     set search_path = pg_catalog, pg_temp
 as $fn$
--- What _pick chooses when one job is wanted, of all tenants: the first flow's first job, or that the flow is empty. Most
--- claims are this one, and need none of the rest.
+-- What _pick chooses when one job is wanted, of all tenants: the first flow's first job, or that the flow is empty.
+-- Most claims are this one, and need none of the rest.
 --
 -- Index:  flows_pick_idx from the floor; jobs_claim_idx from the flow's heads; leases_pkey.
 declare
@@ -4206,8 +4213,8 @@ begin
     end if;
 
     insert into fairq.leases (
-        job_id, queue, tenant, caller, lease_owner, lease_token, attempt, started_at, lease_expires_at, dispatch, prepaid,
-        epoch
+        job_id, queue, tenant, caller, lease_owner, lease_token, attempt, started_at, lease_expires_at, dispatch,
+        prepaid, epoch
     )
     select
         c.job_id, p_queue, c.tenant, p_caller, p_owner, c.lease_token, c.attempt, p_now, c.lease_expires_at,
@@ -4458,7 +4465,8 @@ create or replace function fairq._rebased(p_tick fairq.ticks)
     set search_path = pg_catalog, pg_temp
 as $fn$
 -- Virtual time is an integer that only rises: once in a while all of a queue's is moved down by the same amount, which
--- changes no order and forgets no debt. Begun at 2^60, where the dearest thousand jobs there can be still fit below 2^63.
+-- changes no order and forgets no debt. Begun at 2^60, where the dearest thousand jobs there can be still fit below
+-- 2^63.
 --
 -- Locks:  the queue's lock is held.
 declare
@@ -4662,26 +4670,20 @@ as $fn$
 -- the virtual time of the others. Else it would hold that time down, and earn by it; and whoever enters would profit.
 -- Locks:  the queue's lock is held.
 declare
-    v_caught fairq.caught_up;
+    v_caught  fairq.caught_up;
+    v_touched fairq.touched;
+    v_written fairq.touched[] := '{}';
 begin
     p_tick.virtual_time := fairq._virtual_time(p_tick, p_stuck);
     v_caught := fairq._apply(p_tick, fairq._news_of(p_skip), '{}', p_settings.charge, p_now);
-    p_tick := v_caught.tick;
-    perform fairq._write_touched(v_caught.touched, '{}');
-    update fairq.flows as f
-    set
-        vtime = greatest(f.vtime, p_tick.virtual_time),
-        epoch = f.epoch + case when f.vtime < p_tick.virtual_time then 1 else 0 end,
-        stamp = f.stamp + 1
-    from unnest(p_stuck) as t(tenant)
-    cross join lateral (
-        select ff.ctid as row_id from fairq.flows as ff
-        where ff.queue = p_tick.queue and ff.tenant = t.tenant
-        order by ff.stamp desc
-        limit 1
-    ) as n
-    where f.ctid = n.row_id;
-    return p_tick;
+    foreach v_touched in array v_caught.touched loop
+        if (v_touched.flow).tenant = any (p_stuck) then
+            v_touched.flow := fairq._lifted(v_touched.flow, p_tick.virtual_time);
+        end if;
+        v_written := v_written || v_touched;
+    end loop;
+    perform fairq._write_touched(v_written, '{}');
+    return v_caught.tick;
 end
 $fn$;
 comment on function fairq._pass_by(fairq.ticks, bigint[], text[], fairq.queues, timestamptz) is 'Leaves behind jobs that others hold. Internal.';
@@ -4698,8 +4700,8 @@ as $fn$
 -- queued -> running: the scheduler's step, whole.
 --
 -- p_now:  the clock; null for the real one, read once the lock is held. Tests move time here and nowhere else.
--- Fair:   n jobs are n single picks in one hold of the lock; see _pick. Where jobs declare their cost, no two of a tenant
---         need cost the same, and they are picked one by one.
+-- Fair:   n jobs are n single picks in one hold of the lock; see _pick. Where jobs declare their cost, no two of a
+--         tenant need cost the same, and they are picked one by one.
 -- Long:   the one place where the step is read from top to bottom.
 -- Locks:  the queue's lock, to the end of the transaction; everything else is skipped if held.
 declare
@@ -5040,9 +5042,9 @@ create or replace function fairq._complete(
 as $fn$
 -- running -> succeeded: returns the places in the arrays of those that succeeded by it.
 --
--- The leases are taken away in the order of the jobs' ids. A lease judged by a clock read before a wait for its row would
--- live too long: so the clock is read again once the row is had, and a lease that was over by then is put back as it
--- was. No shared row is written: the scheduler learns of it from the settlements.
+-- The leases are taken away in the order of the jobs' ids. A lease judged by a clock read before a wait for its row
+-- would live too long: so the clock is read again once the row is had, and a lease that was over by then is put back as
+-- it was. No shared row is written: the scheduler learns of it from the settlements.
 -- p_now:  the clock; null for the real one.
 -- Long:   all that ends is moved in one statement, which ends as many as it moves or raises.
 -- Locks:  the leases' rows, then the jobs'.

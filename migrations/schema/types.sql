@@ -61,14 +61,17 @@ create type fairq.news as (
 );
 comment on type fairq.news is 'Something a look tells the scheduler of a tenant. state: queued (jobs of one priority at or after the place run_at, job_id), scheduled (jobs due at or after run_at), wish (its operator''s row changed), token (its next one has come). Internal.';
 
+create domain fairq.amount as bigint constraint amount_not_negative check (value >= 0);
+comment on domain fairq.amount is 'A number that is counted up. Internal.';
+
 create type fairq.ending as (
     tenant   text,
     epoch    bigint,
-    ended    integer,
-    measured integer,
-    elapsed  bigint,
-    extra    bigint,
-    refund   bigint
+    ended    fairq.amount,
+    measured fairq.amount,
+    elapsed  fairq.amount,
+    extra    fairq.amount,
+    refund   fairq.amount
 );
 comment on type fairq.ending is 'Attempts of a tenant that ended, as in settlements. Internal.';
 

@@ -11,9 +11,9 @@ create or replace function fairq._complete(
 as $fn$
 -- running -> succeeded: returns the places in the arrays of those that succeeded by it.
 --
--- The leases are taken away in the order of the jobs' ids. A lease judged by a clock read before a wait for its row would
--- live too long: so the clock is read again once the row is had, and a lease that was over by then is put back as it
--- was. No shared row is written: the scheduler learns of it from the settlements.
+-- The leases are taken away in the order of the jobs' ids. A lease judged by a clock read before a wait for its row
+-- would live too long: so the clock is read again once the row is had, and a lease that was over by then is put back as
+-- it was. No shared row is written: the scheduler learns of it from the settlements.
 -- p_now:  the clock; null for the real one.
 -- Long:   all that ends is moved in one statement, which ends as many as it moves or raises.
 -- Locks:  the leases' rows, then the jobs'.

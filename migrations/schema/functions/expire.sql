@@ -86,8 +86,8 @@ begin
         end if;
     end loop;
 
-    -- what is still there (over the limit, or locked) holds the floor; else what ends next, if it is within a second: most
-    -- claims need not ask. A lease that comes later lowers the floor.
+    -- what is still there (over the limit, or locked) holds the floor; else what ends next, if it is within a second:
+    -- most claims need not ask. A lease that comes later lowers the floor.
     select l.lease_expires_at into v_moved.floor from fairq.leases as l
     where l.queue = p_tick.queue and l.lease_expires_at >= p_tick.expire_floor
       and l.lease_expires_at <= p_now + interval '1 second'

@@ -40,8 +40,8 @@ begin
         group by p.tenant, p.priority
     ) as n;
 
-    -- what is still due (over the limit, locked, or not yet read by a look) holds the floor; else what is due next, if it
-    -- is within a second: most claims need not ask
+    -- what is still due (over the limit, locked, or not yet read by a look) holds the floor; else what is due next, if
+    -- it is within a second: most claims need not ask
     select j.run_at into v_moved.floor from fairq.jobs as j
     where j.queue = p_tick.queue and j.state = 'scheduled'
       and j.run_at >= p_tick.promote_floor and j.run_at <= p_now + interval '1 second'
