@@ -560,6 +560,12 @@ def a_stolen_token_is_worth_nothing(db: Database) -> None:
     assert holder.complete(jobs[1])
 
 
+def leases_are_over(db: Database) -> None:
+    """Time has passed; the scheduler has looked ahead, and must look again."""
+    db.execute("update fairq.ticks set expire_floor = '-infinity'")
+    db.execute("update fairq.leases set lease_expires_at = clock_timestamp()")
+
+
 @attack("W06")
 def a_lease_that_is_over_is_dead(db: Database) -> None:
     """For renew, complete, fail and release alike; and when the job is claimed again, the old token stays dead."""
@@ -568,7 +574,7 @@ def a_lease_that_is_over_is_dead(db: Database) -> None:
     db.given_jobs("c", 1)
     worker = w.worker()
     (job,) = worker.claim(1)
-    db.execute("update fairq.leases set lease_expires_at = clock_timestamp()")
+    leases_are_over(db)
     assert (worker.renew(job), worker.complete(job), worker.fail(job), worker.release(job)) == (
         False,
         False,
@@ -653,7 +659,7 @@ def a_job_that_kills_workers_dies(db: Database) -> None:
     worker = w.worker()
     for _ in range(3):
         assert len(worker.claim(1)) == 1
-        db.execute("update fairq.leases set lease_expires_at = clock_timestamp()")
+        leases_are_over(db)
     assert worker.claim(1) == []
     assert db.state(job_id) == "dead"
 

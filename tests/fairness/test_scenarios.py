@@ -377,7 +377,9 @@ def check_a_debt_does_not_overflow(db: Database) -> None:
     for _ in range(3):
         jobs = db.claim(1000, queue="week", lease="7 days")
         assert set(db.renew_all(jobs, lease="7 days").values()) == {"renewed"}
-    db.execute("update fairq.settlements set endings[1].extra = (endings[1]).extra * 1000")  # as if they had gone on for years
+    db.execute(
+        "update fairq.settlements set endings[1].extra = (endings[1]).extra * 1000"
+    )  # as if they had gone on for years
     db.given_jobs("evil", 5, queue="week")
     db.given_jobs("good", 5, queue="week")
     assert [job.tenant for job in db.claim(5, queue="week")] == ["good"] * 5
