@@ -27,6 +27,30 @@ _HEADER = """\
 """
 
 
+# Names resolve to what is PostgreSQL's own, whatever path the installer has; and no lock is waited for long.
+_SETTINGS = """\
+set local search_path = pg_catalog, pg_temp;
+set local lock_timeout = '5s';
+"""
+
+_PROVIDER = """\
+-- How fairq knows the tenant: {name}
+--
+-- Replaces current_tenant_id(), in one transaction; no migration does, so run it once, after the first migration.
+-- Compiled by ci/new_migration from migrations/schema/.
+
+{settings}
+do $fn$
+begin
+    if to_regnamespace('fairq') is null then
+        raise exception 'fairq is not installed in this database'
+            using errcode = '55000', hint = 'Apply the migrations first.';
+    end if;
+end
+$fn$;
+"""
+
+
 @dataclass(frozen=True)
 class Piece:
     """
@@ -65,9 +89,22 @@ def initial(tree: Path) -> tuple[str, str]:
     Return the first migration and its rollback.
     """
     header = _HEADER.format(depends="", title="0001 initial")
-    forward = f"{header}\nset local lock_timeout = '5s';\n\n{install_text(tree)}"
+    forward = f"{header}\n{_SETTINGS}\n{install_text(tree)}"
     backward = f"-- 0001 initial, the way back\n\n{_sections([_piece(tree, 'rollback_initial.sql')])}"
     return forward, backward
+
+
+def tenant_providers(tree: Path) -> dict[str, str]:
+    """
+    Return name -> text of each way to know the tenant: a file that any tool can run, inside the frame of a migration.
+    """
+    texts = {}
+    for path in sorted((tree / "tenant").glob("*.sql")):
+        header = _PROVIDER.format(name=path.stem, settings=_SETTINGS)
+        own = [Piece(_MAP, "set local role fairq_owner;\n"), _piece(tree, f"tenant/{path.name}")]
+        frame = [_piece(tree, name) for name in FRAME]
+        texts[path.stem] = f"{header}\n{_sections([frame[0], *own, frame[1]])}"
+    return texts
 
 
 def successor(tree: Path, folder: Path, slug: str) -> tuple[str, str, str]:
@@ -82,9 +119,10 @@ def successor(tree: Path, folder: Path, slug: str) -> tuple[str, str, str]:
     changed = [piece for piece in pieces(tree) if _belongs(piece, before)]
     previous = [Piece(piece.path, before.get(piece.path, _UNKNOWN)) for piece in changed]
     header = _HEADER.format(depends=f" {released[-1].stem}", title=f"{number:04} {slug.replace('_', ' ')}")
-    lock = "set local lock_timeout = '5s';\n"
-    forward = f"{header}{_WHY}\n{lock}\n{_sections(changed, stub=_CHANGES)}"
-    backward = f"-- {number:04} {slug.replace('_', ' ')}, the way back\n\n{lock}\n{_sections(previous, stub=_CHANGES)}"
+    forward = f"{header}{_WHY}\n{_SETTINGS}\n{_sections(changed, stub=_CHANGES)}"
+    backward = (
+        f"-- {number:04} {slug.replace('_', ' ')}, the way back\n\n{_SETTINGS}\n{_sections(previous, stub=_CHANGES)}"
+    )
     return name, forward, backward
 
 

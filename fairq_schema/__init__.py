@@ -3,7 +3,21 @@ The schema of fairq, a fair multi-tenant job queue in PostgreSQL, and its way in
 """
 
 from fairq_schema._catalog import Fingerprint, fingerprint
+from fairq_schema._doctor import Hazard, doctor
 from fairq_schema._migrate import MigrationStatus, Status, apply, rollback, status
+from fairq_schema._tenant import set_tenant_provider
 from fairq_schema.errors import FairqError
 
-__all__ = ["FairqError", "Fingerprint", "MigrationStatus", "Status", "apply", "fingerprint", "rollback", "status"]
+__all__ = [
+    "FairqError",
+    "Fingerprint",
+    "Hazard",
+    "MigrationStatus",
+    "Status",
+    "apply",
+    "doctor",
+    "fingerprint",
+    "rollback",
+    "set_tenant_provider",
+    "status",
+]

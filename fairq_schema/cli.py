@@ -14,6 +14,8 @@ import psycopg
 
 import fairq_schema
 import fairq_schema.export
+from fairq_schema._doctor import report
+from fairq_schema._tenant import PROVIDERS
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -39,9 +41,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     return code
 
 
-def _apply(dsn: str, schema: str, to: str | None) -> int:
+def _apply(dsn: str, schema: str, to: str | None, tenant: str | None) -> int:
     applied = fairq_schema.apply(dsn, schema, to)
     print("\n".join(f"applied {name}" for name in applied) or "nothing to apply")
+    if tenant:
+        before = fairq_schema.set_tenant_provider(dsn, tenant, schema)
+        print(f"the tenant is known by {tenant}" + (f", no longer by {before}" if before != tenant else ""))
     return 0
 
 
@@ -66,6 +71,12 @@ def _export(**options: Any) -> int:  # noqa: ANN401  argparse knows their types
     return 0
 
 
+def _doctor(dsn: str, schema: str) -> int:
+    hazards = fairq_schema.doctor(dsn, schema)
+    print("\n".join(report(hazards)))
+    return 1 if any(each.severity == "error" for each in hazards) else 0
+
+
 def _demo(rest: list[str]) -> int:
     try:
         demo = importlib.import_module("fairq_schema.demo")  # only now: what it needs is an extra
@@ -84,6 +95,9 @@ def _parser() -> argparse.ArgumentParser:
 
     apply = commands.add_parser("apply", help="bring a database to the newest version")
     apply.add_argument("--to", help="the last migration to apply, by number or id")
+    apply.add_argument(
+        "--tenant", choices=PROVIDERS, help="how a session's tenant is known (default: as it is; new: setting)"
+    )
     apply.set_defaults(command=_apply)
 
     status = commands.add_parser("status", help="list the migrations, applied and pending")
@@ -95,7 +109,10 @@ def _parser() -> argparse.ArgumentParser:
     rollback.add_argument("--yes", action="store_true", help="also if jobs are lost by it")
     rollback.set_defaults(command=_rollback)
 
-    for command in (apply, status, rollback):
+    doctor = commands.add_parser("doctor", help="look for what weakens the isolation of tenants; any login may")
+    doctor.set_defaults(command=_doctor)
+
+    for command in (apply, status, rollback, doctor):
         command.add_argument("--dsn", default="", help="libpq connection string or URI (default: the PG* environment)")
         command.add_argument("--schema", default="fairq", help="where fairq lives (default: fairq)")
 

@@ -3,6 +3,7 @@
 --
 -- Compiled by ci/new_migration from migrations/schema/, where the schema is meant to be read.
 
+set local search_path = pg_catalog, pg_temp;
 set local lock_timeout = '5s';
 
 --
@@ -62,6 +63,12 @@ begin
         end if;
     end loop;
 
+    perform set_config('fairq_install.is_single', (
+        select case when count(*) = 0 then 'yes' else 'no' end
+        from (values ('fairq_owner'), ('fairq_api')) as p(role_name)
+        where p.role_name <> current_user
+    ), true);
+
     -- The installer acts as the two powers for this transaction only; finish.sql gives back what was taken here.
     perform set_config('fairq_install.taken', '', true);
     foreach v_role in array array['fairq_owner', 'fairq_api'] loop
@@ -86,10 +93,76 @@ begin
 end
 $fn$;
 
+-- What the powers rest on: nobody but an installer is one of them, and they have no power beyond their grants.
+do $fn$
+declare
+    v_role  text;
+    v_found text;
+begin
+    foreach v_role in array array['fairq_owner', 'fairq_api'] loop
+        -- one role for everything, which installs too: no separation, so nothing to check; see docs/security.md
+        continue when v_role = current_user;
+
+        select concat_ws(
+            ' ', case when r.rolcanlogin then 'login' end, case when r.rolsuper then 'superuser' end,
+            case when r.rolbypassrls then 'bypassrls' end, case when r.rolcreaterole then 'createrole' end,
+            case when r.rolcreatedb then 'createdb' end, case when r.rolreplication then 'replication' end
+        ) into v_found
+        from pg_catalog.pg_roles as r
+        where r.rolname = v_role;
+        if v_found <> '' then
+            raise exception 'role % has %, and must have no such right', v_role, v_found
+                using
+                    errcode = '55000',
+                    hint = format(
+                        'Ask its administrator to run: alter role %I no%s;', v_role, replace(v_found, ' ', ' no')
+                    );
+        end if;
+
+        select string_agg(quote_ident(r.rolname), ', ' order by r.rolname) into v_found
+        from pg_catalog.pg_roles as r
+        where r.rolcanlogin and not r.rolsuper and r.rolname not in (v_role, current_user)
+          and (
+              pg_has_role(r.oid, v_role, 'USAGE')
+              or pg_has_role(
+                  r.oid, v_role,
+                  case when current_setting('server_version_num')::integer >= 160000 then 'SET' else 'MEMBER' end
+              )
+          );
+        if v_found <> '' and current_setting('fairq_install.trust_members', true) is distinct from 'yes' then
+            raise exception 'role % can be used by %', v_role, v_found
+                using
+                    errcode = '55000',
+                    hint = format('Revoke it: revoke %I from %s; ', v_role, v_found)
+                        || 'or trust them with every row: set fairq_install.trust_members = ''yes'';';
+        end if;
+    end loop;
+
+    select string_agg(quote_ident(r.rolname), ', ') into v_found
+    from pg_catalog.pg_roles as r
+    where r.rolname = 'fairq_tenant' and (r.rolsuper or r.rolbypassrls);
+    if v_found <> '' then
+        raise exception 'role % is not bound by row-level security: its members would see every tenant', v_found
+            using
+                errcode = '55000',
+                hint = format('Ask its administrator to run: alter role %s nosuperuser nobypassrls;', v_found);
+    end if;
+end
+$fn$;
+
 do $fn$
 begin
     if to_regnamespace('fairq') is null then
-        create schema fairq authorization fairq_owner;
+        begin
+            create schema fairq authorization fairq_owner;
+        exception when insufficient_privilege then
+            raise exception '% may not create a schema in database %', current_user, current_database()
+                using
+                    errcode = '42501',
+                    hint = format(
+                        'Ask its owner to run: grant create on database %I to %I;', current_database(), current_user
+                    );
+        end;
     elsif (select n.nspowner from pg_catalog.pg_namespace as n where n.oid = 'fairq'::regnamespace)
           <> 'fairq_owner'::regrole then
         raise exception 'schema fairq exists and belongs to another role'
@@ -103,11 +176,24 @@ $fn$;
 set local role fairq_owner;
 comment on schema fairq is 'A fair, multi-tenant, durable job queue.';
 grant usage, create on schema fairq to fairq_api;
--- the global form: the IN SCHEMA form does not take away what PUBLIC has by default
-alter default privileges revoke execute on functions from public;
-alter default privileges revoke usage on types from public;
+-- The global form: the IN SCHEMA form does not take away what PUBLIC has by default. Not where one role is everything:
+-- what else it makes elsewhere is its own affair.
+do $fn$
+begin
+    if current_setting('fairq_install.is_single') = 'no' then
+        alter default privileges revoke execute on functions from public;
+        alter default privileges revoke usage on types from public;
+    end if;
+end
+$fn$;
 set local role fairq_api;
-alter default privileges revoke execute on functions from public;
+do $fn$
+begin
+    if current_setting('fairq_install.is_single') = 'no' then
+        alter default privileges revoke execute on functions from public;
+    end if;
+end
+$fn$;
 
 --
 -- schema/install.sql
@@ -997,12 +1083,14 @@ where e.created_at is not null;
 comment on view fairq.job_events is 'The whole timeline of every job. created, claimed and succeeded come from the rows that hold the job, so that a job that goes well costs no extra write. Order by created_at, attempt.';
 
 --
--- schema/functions/tenant_identity.sql
+-- schema/tenant/setting.sql
 --
 
 --
--- who is the tenant: the one place that says so; policies and functions ask it
+-- who is the tenant: what the session's setting app.tenant_id says
 --
+-- One of the providers of current_tenant_id(), the one place that policies and functions ask. Trusts whoever can run
+-- SQL in the session: for connections that your own code opens.
 
 create or replace function fairq.current_tenant_id()
     returns text
@@ -1014,9 +1102,23 @@ as $fn$
     -- After a SET LOCAL has ended the setting is empty, not null.
     select nullif(pg_catalog.current_setting('app.tenant_id', true), '')
 $fn$;
-comment on function fairq.current_tenant_id() is 'The tenant this session acts for: the setting app.tenant_id, null when there is none. It trusts the connection to say so: use it where your own code opens the connection.';
+comment on function fairq.current_tenant_id() is 'The tenant this session acts for, null when there is none; tenant_provider() says who tells. No migration replaces it.';
 revoke all on function fairq.current_tenant_id() from public;
 grant execute on function fairq.current_tenant_id(
+) to fairq_owner, fairq_api, fairq_worker, fairq_producer, fairq_tenant, fairq_operator;
+
+create or replace function fairq.tenant_provider()
+    returns text
+    language sql
+    immutable
+    parallel safe
+    set search_path = pg_catalog, pg_temp
+as $fn$
+    select 'setting'
+$fn$;
+comment on function fairq.tenant_provider() is 'How current_tenant_id() knows: setting (app.tenant_id), jwt (request.jwt.claims), role (tenant_roles) or token (app.tenant_token).';
+revoke all on function fairq.tenant_provider() from public;
+grant execute on function fairq.tenant_provider(
 ) to fairq_owner, fairq_api, fairq_worker, fairq_producer, fairq_tenant, fairq_operator;
 
 --
@@ -1144,7 +1246,24 @@ create policy operator_grants on fairq.access_grants to fairq_operator using (tr
 revoke all on all tables in schema fairq from public;
 revoke all on all sequences in schema fairq from public;
 
+-- Nobody else may make something that depends on a type, which would keep us from changing or dropping it. Row types of
+-- tables and views have this right of PUBLIC whatever the default privileges are; arrays follow their elements.
+do $fn$
+declare
+    v_type text;
+begin
+    for v_type in
+        select t.oid::regtype::text from pg_catalog.pg_type as t
+        where t.typnamespace = 'fairq'::regnamespace and t.typelem = 0
+    loop
+        execute format('revoke all on type %s from public', v_type);
+    end loop;
+end
+$fn$;
+
+-- what functions take, return or declare
 grant usage on type
+    fairq.jobs, fairq.leases, fairq.job_keys, fairq.queues, fairq.tenants, fairq.flows, fairq.ticks, fairq.all_jobs,
     fairq.enqueued_job, fairq.enqueue_outcome, fairq.claimed_job, fairq.job_outcome,
     fairq.queue_stat, fairq.tenant_stat, fairq.wait_reason, fairq.new_job, fairq.news, fairq.amount, fairq.ending, fairq.tenant_news,
     fairq.moved, fairq.place, fairq.pick, fairq.flow_at, fairq.touched, fairq.caught_up, fairq.spent, fairq.picked
@@ -1181,6 +1300,9 @@ grant select, insert, delete on fairq.settlements to fairq_api;
 grant select on fairq.access_grants to fairq_api;
 -- ids are drawn before the row is written where a key has to name its job
 grant usage on sequence fairq.jobs_job_id_seq, fairq.dispatch_seq to fairq_api;
+
+-- get_job() reads it; a view has the rights of its reader
+grant select on fairq.all_jobs to fairq_api;
 
 -- tenants: no token, no hash, nothing of the scheduler
 grant select on fairq.all_jobs, fairq.job_events to fairq_tenant;
@@ -1921,6 +2043,26 @@ $fn$;
 comment on function fairq._caller() is 'The role that called the public function. Internal.';
 revoke all on function fairq._caller() from public;
 
+create or replace function fairq._refuse_nobody()
+    returns void
+    language plpgsql
+    set search_path = pg_catalog, pg_temp
+as $fn$
+begin
+    raise exception 'this session acts for no tenant'
+        using
+            errcode = '42501',
+            hint = case fairq.tenant_provider()
+                when 'setting' then 'Say for which, inside the transaction: set local app.tenant_id = ...;'
+                when 'jwt' then 'request.jwt.claims must have a tenant_id in app_metadata, as text.'
+                when 'role' then 'An operator says by a row in tenant_roles which tenant this role is.'
+                else 'Bring a token that is not over: select set_config(''app.tenant_token'', $1, true);'
+            end;
+end
+$fn$;
+comment on function fairq._refuse_nobody() is 'Raises 42501: no tenant. Internal.';
+revoke all on function fairq._refuse_nobody() from public;
+
 create or replace function fairq._granted_tenants(p_verb text, p_queue text, p_caller text)
     returns text[]
     language plpgsql
@@ -1928,19 +2070,28 @@ create or replace function fairq._granted_tenants(p_verb text, p_queue text, p_c
     set search_path = pg_catalog, pg_temp
 as $fn$
 -- One read of access_grants, never one check per job.
+--
+-- Raises: 42501 for who may act for its own tenant alone, and has none: an empty answer would look like no work.
 declare
-    v_tenants text[];
+    v_tenants   text[];
+    v_is_nobody boolean;
 begin
     -- each once: the scheduler takes them for different ones
-    select array_agg(distinct g.tenant) into v_tenants
+    select array_agg(distinct g.tenant) filter (where g.is_here and g.tenant is not null), bool_or(g.tenant is null)
+    into v_tenants, v_is_nobody
     from (
-        select case when a.tenant = '@own' then fairq.current_tenant_id() else a.tenant end as tenant
+        select
+            -- who calls itself * is not everybody
+            case when a.tenant = '@own' then nullif(fairq.current_tenant_id(), '*') else a.tenant end as tenant,
+            a.queue in (p_queue, '*') as is_here
         from fairq.access_grants as a
         where a.verb = p_verb
-          and a.queue in (p_queue, '*')
           and pg_has_role(p_caller::name, to_regrole(quote_ident(a.role_name))::oid, 'usage')
-    ) as g
-    where g.tenant is not null;
+    ) as g;
+    -- whatever the queue: else the answer would tell in which queues the jobs of others are
+    if v_tenants is null and v_is_nobody then
+        perform fairq._refuse_nobody();
+    end if;
     return case when '*' = any (v_tenants) then '{*}' else coalesce(v_tenants, '{}') end;
 end
 $fn$;
@@ -1957,21 +2108,16 @@ as $fn$
 --
 -- Raises: 22023 for no tenant or a bad one; 42501 for one the caller may not act for.
 declare
+    v_granted text[] := fairq._granted_tenants(p_verb, p_queue, fairq._caller());
     v_tenant  text := coalesce(p_tenant, fairq.current_tenant_id());
     -- assigned, not performed: an expression costs less than a statement
     v_is_good boolean := fairq._check_name('p_tenant', v_tenant, 200);
-    v_granted text[] := fairq._granted_tenants(p_verb, p_queue, fairq._caller());
 begin
     if v_tenant <> all(v_granted) and v_granted <> '{*}' then
         raise exception '% is not granted to this role for this queue and tenant', p_verb
             using
                 errcode = '42501',
-                hint = case
-                    when v_granted = '{}' and fairq.current_tenant_id() is null
-                        then 'A tenant acts for itself once its session says who it is: set local app.tenant_id = ...; '
-                            || 'others need a row in access_grants.'
-                    else 'An operator grants it with a row in access_grants.'
-                end;
+                hint = 'An operator grants it with a row in access_grants.';
     end if;
     return v_tenant;
 end
@@ -6287,6 +6433,38 @@ $fn$;
 comment on function fairq.explain_wait(bigint) is 'Why a job has not started: its state, a reason, a sentence, until when the reason lasts if that is known, how many of its own tenant''s jobs go before it, and about how many picks.';
 revoke all on function fairq.explain_wait(bigint) from public;
 grant execute on function fairq.explain_wait(bigint) to fairq_operator, fairq_producer, fairq_tenant;
+
+--
+-- schema/functions/get_job.sql
+--
+
+--
+-- see: one job, for whoever may manage it; a tenant its own alone, which it need not and cannot name
+--
+
+create or replace function fairq.get_job(p_job_id bigint)
+    returns setof fairq.all_jobs
+    language plpgsql
+    stable
+    security definer
+    set search_path = pg_catalog, pg_temp
+    -- see claim_jobs()
+    set plan_cache_mode = force_generic_plan
+    set enable_seqscan = off
+    set enable_bitmapscan = off
+as $fn$
+-- Index:  primary keys.
+-- Raises: 22023 for a null id; 42501 for a tenant's session that does not say which tenant.
+begin
+    perform fairq._check_id(p_job_id);
+    if fairq._find_job(p_job_id) <> 'not_found' then
+        return query select a.* from fairq.all_jobs as a where a.job_id = p_job_id;
+    end if;
+end
+$fn$;
+comment on function fairq.get_job(bigint) is 'A job as all_jobs has it; no row when there is none, or none that the caller may see. With this a tenant needs no right on any table.';
+revoke all on function fairq.get_job(bigint) from public;
+grant execute on function fairq.get_job(bigint) to fairq_producer, fairq_tenant, fairq_operator;
 
 --
 -- schema/finish.sql

@@ -51,6 +51,12 @@ begin
         end if;
     end loop;
 
+    perform set_config('fairq_install.is_single', (
+        select case when count(*) = 0 then 'yes' else 'no' end
+        from (values ('fairq_owner'), ('fairq_api')) as p(role_name)
+        where p.role_name <> current_user
+    ), true);
+
     -- The installer acts as the two powers for this transaction only; finish.sql gives back what was taken here.
     perform set_config('fairq_install.taken', '', true);
     foreach v_role in array array['fairq_owner', 'fairq_api'] loop
@@ -75,10 +81,76 @@ begin
 end
 $fn$;
 
+-- What the powers rest on: nobody but an installer is one of them, and they have no power beyond their grants.
+do $fn$
+declare
+    v_role  text;
+    v_found text;
+begin
+    foreach v_role in array array['fairq_owner', 'fairq_api'] loop
+        -- one role for everything, which installs too: no separation, so nothing to check; see docs/security.md
+        continue when v_role = current_user;
+
+        select concat_ws(
+            ' ', case when r.rolcanlogin then 'login' end, case when r.rolsuper then 'superuser' end,
+            case when r.rolbypassrls then 'bypassrls' end, case when r.rolcreaterole then 'createrole' end,
+            case when r.rolcreatedb then 'createdb' end, case when r.rolreplication then 'replication' end
+        ) into v_found
+        from pg_catalog.pg_roles as r
+        where r.rolname = v_role;
+        if v_found <> '' then
+            raise exception 'role % has %, and must have no such right', v_role, v_found
+                using
+                    errcode = '55000',
+                    hint = format(
+                        'Ask its administrator to run: alter role %I no%s;', v_role, replace(v_found, ' ', ' no')
+                    );
+        end if;
+
+        select string_agg(quote_ident(r.rolname), ', ' order by r.rolname) into v_found
+        from pg_catalog.pg_roles as r
+        where r.rolcanlogin and not r.rolsuper and r.rolname not in (v_role, current_user)
+          and (
+              pg_has_role(r.oid, v_role, 'USAGE')
+              or pg_has_role(
+                  r.oid, v_role,
+                  case when current_setting('server_version_num')::integer >= 160000 then 'SET' else 'MEMBER' end
+              )
+          );
+        if v_found <> '' and current_setting('fairq_install.trust_members', true) is distinct from 'yes' then
+            raise exception 'role % can be used by %', v_role, v_found
+                using
+                    errcode = '55000',
+                    hint = format('Revoke it: revoke %I from %s; ', v_role, v_found)
+                        || 'or trust them with every row: set fairq_install.trust_members = ''yes'';';
+        end if;
+    end loop;
+
+    select string_agg(quote_ident(r.rolname), ', ') into v_found
+    from pg_catalog.pg_roles as r
+    where r.rolname = 'fairq_tenant' and (r.rolsuper or r.rolbypassrls);
+    if v_found <> '' then
+        raise exception 'role % is not bound by row-level security: its members would see every tenant', v_found
+            using
+                errcode = '55000',
+                hint = format('Ask its administrator to run: alter role %s nosuperuser nobypassrls;', v_found);
+    end if;
+end
+$fn$;
+
 do $fn$
 begin
     if to_regnamespace('fairq') is null then
-        create schema fairq authorization fairq_owner;
+        begin
+            create schema fairq authorization fairq_owner;
+        exception when insufficient_privilege then
+            raise exception '% may not create a schema in database %', current_user, current_database()
+                using
+                    errcode = '42501',
+                    hint = format(
+                        'Ask its owner to run: grant create on database %I to %I;', current_database(), current_user
+                    );
+        end;
     elsif (select n.nspowner from pg_catalog.pg_namespace as n where n.oid = 'fairq'::regnamespace)
           <> 'fairq_owner'::regrole then
         raise exception 'schema fairq exists and belongs to another role'
@@ -92,8 +164,21 @@ $fn$;
 set local role fairq_owner;
 comment on schema fairq is 'A fair, multi-tenant, durable job queue.';
 grant usage, create on schema fairq to fairq_api;
--- the global form: the IN SCHEMA form does not take away what PUBLIC has by default
-alter default privileges revoke execute on functions from public;
-alter default privileges revoke usage on types from public;
+-- The global form: the IN SCHEMA form does not take away what PUBLIC has by default. Not where one role is everything:
+-- what else it makes elsewhere is its own affair.
+do $fn$
+begin
+    if current_setting('fairq_install.is_single') = 'no' then
+        alter default privileges revoke execute on functions from public;
+        alter default privileges revoke usage on types from public;
+    end if;
+end
+$fn$;
 set local role fairq_api;
-alter default privileges revoke execute on functions from public;
+do $fn$
+begin
+    if current_setting('fairq_install.is_single') = 'no' then
+        alter default privileges revoke execute on functions from public;
+    end if;
+end
+$fn$;

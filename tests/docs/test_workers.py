@@ -220,7 +220,7 @@ def test_a_tenants_session_names_its_tenant_in_each_transaction(db: Database) ->
         assert session.value(created) is True
         assert session.rows(states) == [("queued",)]
     assert session.rows(states) == []
-    with pytest.raises(psycopg.errors.InvalidParameterValue):
+    with pytest.raises(psycopg.errors.InsufficientPrivilege, match="no tenant"):
         session.execute(created)
 
 

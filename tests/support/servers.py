@@ -65,7 +65,7 @@ class LocalServer(Server):
     def __init__(self, major: str, *, durable: bool = False, **settings: str) -> None:
         self.bin = binaries(major)
         self.settings = SETTINGS | ({} if durable else NO_DURABILITY) | settings
-        self.folder = _temporary_folder()
+        self.folder = temporary_folder()
         self.data = self.folder / "data"
         self.port = settings.get("port", "5432")
         super().__init__(make_conninfo(host=str(self.folder), port=self.port, user="postgres", dbname="postgres"))
@@ -168,7 +168,8 @@ def server_named(name: str) -> Server:
     return LocalServer(name)
 
 
-def _temporary_folder() -> Path:
+def temporary_folder() -> Path:
+    """A new folder for an unprivileged program, with a path short enough for a socket."""
     # A socket's path has room for 107 letters only.
     parent = tempfile.gettempdir()
     folder = Path(tempfile.mkdtemp(prefix="fairq-pg-", dir=parent if len(parent) < 60 else "/tmp"))  # noqa: S108
