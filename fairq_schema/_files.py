@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from importlib.resources.abc import Traversable
 
 _FILE_NAME = re.compile(r"(?P<id>fairq_(?P<number>\d{4})_[a-z][a-z0-9_]*)\.sql")
+# Stands in the header of a migration that clients of the version before cannot live with.
+_BREAKING = re.compile(r"^-- breaking:", re.MULTILINE)
 _DEPENDS = re.compile(r"^-- depends:(.*)$", re.MULTILINE)
 
 
@@ -38,6 +40,13 @@ class Migration:
         The fingerprint that is recorded when the file is applied, the same for LF and CRLF checkouts.
         """
         return hashlib.sha256(self.forward.encode()).hexdigest()
+
+    @property
+    def is_breaking(self) -> bool:
+        """
+        Whether an older package must keep its hands off a database that has it.
+        """
+        return bool(_BREAKING.search(self.forward))
 
     @property
     def depends(self) -> tuple[str, ...]:

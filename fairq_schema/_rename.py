@@ -1,5 +1,5 @@
 """
-The same SQL under another schema name: which names are allowed, and how they get into the text.
+The same SQL for another schema name and for other roles: which names are allowed, and how they get into the text.
 """
 
 from __future__ import annotations
@@ -7,6 +7,7 @@ from __future__ import annotations
 import hashlib
 import re
 
+from fairq_schema._roles import DEFAULT_ROLES, PARTS, Roles
 from fairq_schema.errors import BadSchemaNameError
 
 DEFAULT_SCHEMA = "fairq"
@@ -18,19 +19,27 @@ _RESERVED = re.compile(r"public|information_schema|pg_.*|.*_migrate")
 
 # The schema is renamed where it stands as code, and in the literals that PostgreSQL reads as names. Comments, other
 # literals and quoted identifiers are matched first, so that nothing inside them is touched: 'fairq.tenant' may be a
-# setting, and a role called fairq_owner is another word.
+# setting. A role is renamed as code, and where it is the whole of a literal.
+_ROLE = rf"fairq_(?:{'|'.join(PARTS)})"
 _TOKEN = re.compile(
-    r"""
+    rf"""
       --[^\n]*
     | '(?P<literal>fairq)(?P<rest>(?:\.[^']*)?'\s*::\s*(?:pg_catalog\.)?reg)
     | (?P<call>\b(?:to_reg\w+|nextval|currval|setval)\s*\(\s*')fairq(?P<argument>(?:\.[^']*)?')
+    | '(?P<cast>{_ROLE})'(?=\s*::\s*(?:pg_catalog\.)?regrole)
+    | '(?P<named>{_ROLE})'
     | '(?:[^']|'')*'
     | "(?:[^"]|"")*"
+    | (?<![\w.$])(?P<role>{_ROLE})(?![\w.])
     | (?<![\w.$])fairq(?=\.\w)
     | (?P<clause>\bschema\s+)fairq\b
     """,
     re.VERBOSE | re.IGNORECASE,
 )
+
+# What says something about tenants alone, and what names them among others.
+_ABOUT_TENANTS = re.compile(r"^(?:grant|revoke|create policy)\b[^;]*?\b(?:to|from)\s+fairq_tenant\b(?!\s*,)[^;]*;\n", re.M)
+_AMONG_OTHERS = re.compile(r"(?:,\s*('?)fairq_tenant\1(?!\w))|(?:\bfairq_tenant\s*,\s*)")
 
 
 def checked_name(schema: str) -> str:
@@ -56,21 +65,44 @@ def bookkeeping_schema(schema: str) -> str:
     return f"{schema[:40]}_{hashlib.sha256(schema.encode()).hexdigest()[:12]}_migrate"
 
 
-def rename(sql: str, schema: str) -> str:
+def quoted(name: str) -> str:
     """
-    Return SQL written for schema fairq as it must read for another schema.
+    Return a name as an identifier, always in quotes.
     """
-    if schema == DEFAULT_SCHEMA:
-        return sql
-    quoted = f'"{schema}"'
+    return f'"{name}"'
 
-    def replaced(token: re.Match[str]) -> str:
+
+def rename(sql: str, schema: str, roles: Roles = DEFAULT_ROLES) -> str:
+    """
+    Return SQL written for schema fairq and its usual roles as it must read for others.
+    """
+    if roles["tenant"] is None:
+        sql = _AMONG_OTHERS.sub("", _ABOUT_TENANTS.sub("", sql))
+    usual = all(roles[part] == DEFAULT_ROLES[part] for part in PARTS if roles[part] is not None)
+    if schema == DEFAULT_SCHEMA and usual:
+        return sql
+    home = DEFAULT_SCHEMA if schema == DEFAULT_SCHEMA else quoted(schema)
+
+    def role(usual_name: str) -> str:
+        return roles[usual_name.lower().removeprefix("fairq_")] or usual_name
+
+    def as_identifier(usual_name: str) -> str:
+        name = role(usual_name)
+        return usual_name if name == usual_name else quoted(name)
+
+    def replaced(token: re.Match[str]) -> str:  # noqa: PLR0911  one return for each kind of token
         if token["literal"]:
-            return f"'{quoted}{token['rest']}"
+            return f"'{home}{token['rest']}"
         if token["call"]:
-            return token["call"] + quoted + token["argument"]
+            return token["call"] + home + token["argument"]
+        if token["cast"]:
+            return f"'{as_identifier(token['cast'])}'"
+        if token["named"]:
+            return f"'{role(token['named'])}'"
+        if token["role"]:
+            return as_identifier(token["role"])
         if token["clause"]:
-            return token["clause"] + quoted
-        return quoted if token[0].lower() == DEFAULT_SCHEMA else token[0]
+            return token["clause"] + home
+        return home if token[0].lower() == DEFAULT_SCHEMA else token[0]
 
     return _TOKEN.sub(replaced, sql)
