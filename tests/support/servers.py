@@ -65,7 +65,7 @@ class LocalServer(Server):
     def __init__(self, major: str, *, durable: bool = False, **settings: str) -> None:
         self.bin = binaries(major)
         self.settings = SETTINGS | ({} if durable else NO_DURABILITY) | settings
-        self.folder = _temporary_folder()
+        self.folder = temporary_folder()
         self.data = self.folder / "data"
         super().__init__(make_conninfo(host=str(self.folder), port=5432, user="postgres", dbname="postgres"))
         self._initdb()
@@ -99,6 +99,12 @@ class LocalServer(Server):
     def restart(self) -> None:
         """Start again, after a crash or in peace."""
         self._stop_process()
+        self.start()
+
+    def stand_by(self) -> None:
+        """Start again as a standby, which reads and never gets anything new."""
+        self._stop_process()
+        (self.data / "standby.signal").touch()
         self.start()
 
     def stop(self) -> None:
@@ -167,7 +173,8 @@ def server_named(name: str) -> Server:
     return LocalServer(name)
 
 
-def _temporary_folder() -> Path:
+def temporary_folder() -> Path:
+    """A folder of the user that runs the servers, with a path short enough for a socket."""
     # A socket's path has room for 107 letters only.
     parent = tempfile.gettempdir()
     folder = Path(tempfile.mkdtemp(prefix="fairq-pg-", dir=parent if len(parent) < 60 else "/tmp"))  # noqa: S108
