@@ -185,7 +185,7 @@ class Backend(PostgresqlPsycopgBackend):
     @contextmanager
     def outside_transactions(self) -> Iterator[bool]:
         """
-        The same for statements that no transaction may hold: yields whether the lock was got.
+        Be the same for statements that no transaction may hold: yields whether the lock was got.
 
         It dies with the connection; whoever comes through a pooler has none of its own.
         """
@@ -298,7 +298,8 @@ class Backend(PostgresqlPsycopgBackend):
         """
         if "installation_roles" not in self.list_tables():
             return None
-        rows = self.execute(f"select part, role_name from {self.quote_identifier('installation_roles')}").fetchall()
+        table = self.quote_identifier("installation_roles")
+        rows = self.execute(f"select part, role_name from {table}").fetchall()  # noqa: S608
         return dict(rows) or None
 
     def keep_roles(self, roles: Roles) -> None:
@@ -310,10 +311,12 @@ class Backend(PostgresqlPsycopgBackend):
             statement = f"insert into {table} values (:part, :role) on conflict (part) do nothing"  # noqa: S608
             self.execute(statement, {"part": part, "role": role})
 
-    def apply(self, migration: Migration, step: yoyo.migrations.Migration) -> None:
+    def apply(self, migration: Migration, step: yoyo.migrations.Migration, *, make_roles: bool = True) -> None:
         """
         Run the forward file and remember it.
         """
+        if not make_roles:
+            change_settings(self._connection, {"fairq_install.make_roles": "no"}, local=True)
         step.process_steps(self, "apply")
         self.record(migration, step, "apply")
 
@@ -330,9 +333,7 @@ class Backend(PostgresqlPsycopgBackend):
                 insert into {files} values (:id, :sha256, :breaking)
                 on conflict (migration_id) do update set sha256 = excluded.sha256, breaking = excluded.breaking
             """  # noqa: S608  names only, quoted above
-            self.execute(
-                statement, {"id": migration.id, "sha256": migration.sha256, "breaking": migration.is_breaking}
-            )
+            self.execute(statement, {"id": migration.id, "sha256": migration.sha256, "breaking": migration.is_breaking})
 
     def undo(self, step: yoyo.migrations.Migration, *, lose_jobs: bool) -> None:
         """

@@ -99,7 +99,7 @@ def apply(  # noqa: PLR0913  one way to migrate, and what there is to say about 
     files = load(migrations)
     last = find(files, to) if to is not None else files[-1]
     with session(connection) as conn:
-        run = _Run(conn, Backend(conn, schema), schema, files, lock_wait)
+        run = _Run(conn, Backend(conn, schema), schema, files, lock_wait, make_roles)
         players = _players(conn, roles, make_roles=make_roles)
         with run.backend.turn(read_only=True):
             found = run.checked()
@@ -181,6 +181,7 @@ class _Run:
     schema: str
     files: Sequence[Migration]
     lock_wait: float
+    make_roles: bool = True
 
     def checked(self) -> Found:
         return checked_history(self.connection, self.backend, self.files, self.schema)
@@ -210,7 +211,7 @@ def _apply_next(run: _Run, last: Migration, players: Roles) -> str | None:
         with _told_as(file):
             if done == 0:
                 run.backend.keep_roles(players)
-            run.backend.apply(file, step)
+            run.backend.apply(file, step, make_roles=run.make_roles)
         return file.id
 
     applied = run.in_turn(work)

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import hashlib
 import re
+from dataclasses import dataclass
 
 from fairq_schema._roles import DEFAULT_ROLES, PARTS, Roles
 from fairq_schema.errors import BadSchemaNameError
@@ -38,7 +39,9 @@ _TOKEN = re.compile(
 )
 
 # What says something about tenants alone, and what names them among others.
-_ABOUT_TENANTS = re.compile(r"^(?:grant|revoke|create policy)\b[^;]*?\b(?:to|from)\s+fairq_tenant\b(?!\s*,)[^;]*;\n", re.M)
+_ABOUT_TENANTS = re.compile(
+    r"^(?:grant|revoke|create policy)\b[^;]*?\b(?:to|from)\s+fairq_tenant\b(?!\s*,)[^;]*;\n", re.M
+)
 _AMONG_OTHERS = re.compile(r"(?:,\s*('?)fairq_tenant\1(?!\w))|(?:\bfairq_tenant\s*,\s*)")
 
 
@@ -78,31 +81,54 @@ def rename(sql: str, schema: str, roles: Roles = DEFAULT_ROLES) -> str:
     """
     if roles["tenant"] is None:
         sql = _AMONG_OTHERS.sub("", _ABOUT_TENANTS.sub("", sql))
-    usual = all(roles[part] == DEFAULT_ROLES[part] for part in PARTS if roles[part] is not None)
-    if schema == DEFAULT_SCHEMA and usual:
-        return sql
-    home = DEFAULT_SCHEMA if schema == DEFAULT_SCHEMA else quoted(schema)
+    names = Names(schema, roles)
+    return sql if names.are_usual else _TOKEN.sub(names.instead_of, sql)
 
-    def role(usual_name: str) -> str:
-        return roles[usual_name.lower().removeprefix("fairq_")] or usual_name
 
-    def as_identifier(usual_name: str) -> str:
-        name = role(usual_name)
-        return usual_name if name == usual_name else quoted(name)
+@dataclass(frozen=True, slots=True)
+class Names:
+    """
+    What an installation calls its schema and its roles.
+    """
 
-    def replaced(token: re.Match[str]) -> str:  # noqa: PLR0911  one return for each kind of token
+    schema: str
+    roles: Roles
+
+    @property
+    def are_usual(self) -> bool:
+        """
+        Whether a text needs no change.
+        """
+        return self.schema == DEFAULT_SCHEMA and self.roles == DEFAULT_ROLES
+
+    @property
+    def home(self) -> str:
+        """
+        The schema, as an identifier.
+        """
+        return self.schema if self.schema == DEFAULT_SCHEMA else quoted(self.schema)
+
+    def role(self, usual: str) -> str:
+        """
+        The role that is called this by default; other roles, and those that nobody plays, keep their names.
+        """
+        return self.roles.get(usual.lower().removeprefix("fairq_")) or usual
+
+    def instead_of(self, token: re.Match[str]) -> str:
+        """
+        The text to put in the place of a token.
+        """
         if token["literal"]:
-            return f"'{home}{token['rest']}"
+            return f"'{self.home}{token['rest']}"
         if token["call"]:
-            return token["call"] + home + token["argument"]
-        if token["cast"]:
-            return f"'{as_identifier(token['cast'])}'"
-        if token["named"]:
-            return f"'{role(token['named'])}'"
-        if token["role"]:
-            return as_identifier(token["role"])
+            return token["call"] + self.home + token["argument"]
         if token["clause"]:
-            return token["clause"] + home
-        return home if token[0].lower() == DEFAULT_SCHEMA else token[0]
-
-    return _TOKEN.sub(replaced, sql)
+            return token["clause"] + self.home
+        if token["named"]:
+            return f"'{self.role(token['named'])}'"
+        if token["cast"] or token["role"]:
+            usual = token["cast"] or token["role"]
+            name = self.role(usual)
+            mark = "'" if token["cast"] else ""
+            return mark + (usual if name == usual else quoted(name)) + mark
+        return self.home if token[0].lower() == DEFAULT_SCHEMA else token[0]

@@ -7,11 +7,14 @@ from __future__ import annotations
 import argparse
 import importlib
 import sys
+import warnings
 from typing import TYPE_CHECKING
 
 import psycopg
 
 import fairq_schema
+import fairq_schema.errors
+from fairq_schema._roles import parse
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -37,8 +40,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     return code
 
 
-def _apply(dsn: str, schema: str, to: str | None) -> int:
-    applied = fairq_schema.apply(dsn, schema, to)
+def _apply(dsn: str, schema: str, to: str | None, role: list[str], no_roles: bool, lock_wait: float) -> int:  # noqa: FBT001, PLR0913, PLR0917  by name only
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always", fairq_schema.errors.NewerDatabaseWarning)
+        applied = fairq_schema.apply(
+            dsn, schema, to, roles=parse(",".join(role)), make_roles=not no_roles, lock_wait=lock_wait
+        )
+    for warning in told:
+        print(f"fairq: {warning.message}", file=sys.stderr)
     print("\n".join(f"applied {name}" for name in applied) or "nothing to apply")
     return 0
 
@@ -50,8 +59,8 @@ def _status(dsn: str, schema: str) -> int:
     return 0
 
 
-def _rollback(dsn: str, schema: str, to: str | None, steps: int, yes: bool) -> int:  # noqa: FBT001  by name only
-    undone = fairq_schema.rollback(dsn, schema, to, steps=steps, lose_data=yes)
+def _rollback(dsn: str, schema: str, to: str | None, steps: int, yes: bool, lock_wait: float) -> int:  # noqa: FBT001, PLR0913, PLR0917  by name only
+    undone = fairq_schema.rollback(dsn, schema, to, steps=steps, lose_data=yes, lock_wait=lock_wait)
     print("\n".join(f"rolled back {name}" for name in undone) or "nothing to roll back")
     return 0
 
@@ -85,6 +94,27 @@ def _parser() -> argparse.ArgumentParser:
     rollback.add_argument("--yes", action="store_true", help="also if jobs are lost by it")
     rollback.set_defaults(command=_rollback)
 
+    for command in (apply, rollback):
+        command.add_argument(
+            "--lock-wait",
+            type=float,
+            default=300,
+            metavar="SECONDS",
+            help="how long to go on trying while another process migrates or tables are in use (default: 300)",
+        )
+    for command in (apply,):
+        command.add_argument(
+            "--role",
+            action="append",
+            default=[],
+            metavar="PART=ROLE,...",
+            help="which role plays which part: owner, api, worker, producer, tenant, operator (default: fairq_<part>)",
+        )
+        command.add_argument(
+            "--no-roles",
+            action="store_true",
+            help="make no role: the login plays all parts but those that --role names, and nobody the tenant's",
+        )
     for command in (apply, status, rollback):
         command.add_argument("--dsn", default="", help="libpq connection string or URI (default: the PG* environment)")
         command.add_argument("--schema", default="fairq", help="where fairq lives (default: fairq)")

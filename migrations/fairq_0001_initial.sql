@@ -18,6 +18,7 @@ set local lock_timeout = '5s';
 do $fn$
 begin
     perform set_config('fairq_install.in_transaction', 'yes', true);
+    perform set_config('fairq_install.by', current_user::text, true);
 end
 $fn$;
 
@@ -46,6 +47,12 @@ begin
         'fairq_owner', 'fairq_api', 'fairq_worker', 'fairq_producer', 'fairq_tenant', 'fairq_operator'
     ] loop
         if to_regrole(quote_ident(v_role)) is null then
+            if current_setting('fairq_install.make_roles', true) = 'no' then
+                raise exception 'role % does not exist, and no role was to be made', v_role
+                    using
+                        errcode = '42704',
+                        hint = format('Run first: create role %I nologin noinherit;', v_role);
+            end if;
             begin
                 execute format('create role %I nologin noinherit', v_role);
             exception when insufficient_privilege then
@@ -89,13 +96,23 @@ $fn$;
 do $fn$
 begin
     if to_regnamespace('fairq') is null then
-        create schema fairq authorization fairq_owner;
+        begin
+            create schema fairq authorization fairq_owner;
+        exception when insufficient_privilege then
+            raise exception '% may not create the schema: %', current_user, sqlerrm
+                using
+                    errcode = '42501',
+                    hint = format(
+                        'Ask for it to be created with authorization %I, or for: grant create on database %I to %I;',
+                        'fairq_owner', current_database(), current_user
+                    );
+        end;
     elsif (select n.nspowner from pg_catalog.pg_namespace as n where n.oid = 'fairq'::regnamespace)
           <> 'fairq_owner'::regrole then
         raise exception 'schema fairq exists and belongs to another role'
             using
                 errcode = '42501',
-                hint = 'Drop it, or run: alter schema fairq owner to fairq_owner;';
+                hint = format('Drop it, or run: alter schema fairq owner to %I;', 'fairq_owner');
     end if;
 end
 $fn$;
@@ -103,11 +120,25 @@ $fn$;
 set local role fairq_owner;
 comment on schema fairq is 'A fair, multi-tenant, durable job queue.';
 grant usage, create on schema fairq to fairq_api;
--- the global form: the IN SCHEMA form does not take away what PUBLIC has by default
-alter default privileges revoke execute on functions from public;
-alter default privileges revoke usage on types from public;
+
+-- The global form: the IN SCHEMA form does not take away what PUBLIC has by default. A login that plays these parts
+-- itself has habits of its own, which stay.
+do $fn$
+begin
+    if current_user <> current_setting('fairq_install.by') then
+        alter default privileges revoke execute on functions from public;
+        alter default privileges revoke usage on types from public;
+    end if;
+end
+$fn$;
 set local role fairq_api;
-alter default privileges revoke execute on functions from public;
+do $fn$
+begin
+    if current_user <> current_setting('fairq_install.by') then
+        alter default privileges revoke execute on functions from public;
+    end if;
+end
+$fn$;
 
 --
 -- schema/install.sql
@@ -1150,6 +1181,11 @@ create policy operator_grants on fairq.access_grants to fairq_operator using (tr
 revoke all on all tables in schema fairq from public;
 revoke all on all sequences in schema fairq from public;
 
+revoke all on type
+    fairq.enqueued_job, fairq.enqueue_outcome, fairq.claimed_job, fairq.job_outcome,
+    fairq.queue_stat, fairq.tenant_stat, fairq.wait_reason, fairq.new_job, fairq.news, fairq.ending, fairq.tenant_news,
+    fairq.moved, fairq.place, fairq.pick, fairq.flow_at, fairq.front_flow
+from public;
 grant usage on type
     fairq.enqueued_job, fairq.enqueue_outcome, fairq.claimed_job, fairq.job_outcome,
     fairq.queue_stat, fairq.tenant_stat, fairq.wait_reason, fairq.new_job, fairq.news, fairq.ending, fairq.tenant_news,
@@ -1229,7 +1265,7 @@ grant select, insert, update, delete on fairq.access_grants to fairq_operator;
 -- the settings of every queue that has no row of its own
 insert into fairq.queues (queue) values ('*');
 
--- being in a group gives the right to call; these rows say for which queues and tenants
+-- being in a group gives the right to call; these rows say for which queues and tenants (one role may play two parts)
 insert into fairq.access_grants (role_name, verb, queue, tenant)
 values
     ('fairq_worker', 'claim', '*', '*'),
@@ -1237,7 +1273,8 @@ values
     ('fairq_producer', 'cancel', '*', '*'),
     ('fairq_operator', 'cancel', '*', '*'),
     ('fairq_tenant', 'enqueue', '*', '@own'),
-    ('fairq_tenant', 'cancel', '*', '@own');
+    ('fairq_tenant', 'cancel', '*', '@own')
+on conflict do nothing;
 
 --
 -- schema/install.sql
@@ -6033,6 +6070,8 @@ grant execute on function fairq.explain_wait(bigint) to fairq_operator, fairq_pr
 
 set local role fairq_owner;
 revoke create on schema fairq from fairq_api;
+-- one role that plays both parts has just lost it
+grant create on schema fairq to fairq_owner;
 grant usage on schema fairq to fairq_worker, fairq_producer, fairq_tenant, fairq_operator;
 
 reset role;

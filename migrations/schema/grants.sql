@@ -5,6 +5,11 @@
 revoke all on all tables in schema fairq from public;
 revoke all on all sequences in schema fairq from public;
 
+revoke all on type
+    fairq.enqueued_job, fairq.enqueue_outcome, fairq.claimed_job, fairq.job_outcome,
+    fairq.queue_stat, fairq.tenant_stat, fairq.wait_reason, fairq.new_job, fairq.news, fairq.ending, fairq.tenant_news,
+    fairq.moved, fairq.place, fairq.pick, fairq.flow_at, fairq.front_flow
+from public;
 grant usage on type
     fairq.enqueued_job, fairq.enqueue_outcome, fairq.claimed_job, fairq.job_outcome,
     fairq.queue_stat, fairq.tenant_stat, fairq.wait_reason, fairq.new_job, fairq.news, fairq.ending, fairq.tenant_news,

@@ -7,6 +7,7 @@
 do $fn$
 begin
     perform set_config('fairq_install.in_transaction', 'yes', true);
+    perform set_config('fairq_install.by', current_user::text, true);
 end
 $fn$;
 
@@ -35,6 +36,12 @@ begin
         'fairq_owner', 'fairq_api', 'fairq_worker', 'fairq_producer', 'fairq_tenant', 'fairq_operator'
     ] loop
         if to_regrole(quote_ident(v_role)) is null then
+            if current_setting('fairq_install.make_roles', true) = 'no' then
+                raise exception 'role % does not exist, and no role was to be made', v_role
+                    using
+                        errcode = '42704',
+                        hint = format('Run first: create role %I nologin noinherit;', v_role);
+            end if;
             begin
                 execute format('create role %I nologin noinherit', v_role);
             exception when insufficient_privilege then
@@ -78,13 +85,23 @@ $fn$;
 do $fn$
 begin
     if to_regnamespace('fairq') is null then
-        create schema fairq authorization fairq_owner;
+        begin
+            create schema fairq authorization fairq_owner;
+        exception when insufficient_privilege then
+            raise exception '% may not create the schema: %', current_user, sqlerrm
+                using
+                    errcode = '42501',
+                    hint = format(
+                        'Ask for it to be created with authorization %I, or for: grant create on database %I to %I;',
+                        'fairq_owner', current_database(), current_user
+                    );
+        end;
     elsif (select n.nspowner from pg_catalog.pg_namespace as n where n.oid = 'fairq'::regnamespace)
           <> 'fairq_owner'::regrole then
         raise exception 'schema fairq exists and belongs to another role'
             using
                 errcode = '42501',
-                hint = 'Drop it, or run: alter schema fairq owner to fairq_owner;';
+                hint = format('Drop it, or run: alter schema fairq owner to %I;', 'fairq_owner');
     end if;
 end
 $fn$;
@@ -92,8 +109,22 @@ $fn$;
 set local role fairq_owner;
 comment on schema fairq is 'A fair, multi-tenant, durable job queue.';
 grant usage, create on schema fairq to fairq_api;
--- the global form: the IN SCHEMA form does not take away what PUBLIC has by default
-alter default privileges revoke execute on functions from public;
-alter default privileges revoke usage on types from public;
+
+-- The global form: the IN SCHEMA form does not take away what PUBLIC has by default. A login that plays these parts
+-- itself has habits of its own, which stay.
+do $fn$
+begin
+    if current_user <> current_setting('fairq_install.by') then
+        alter default privileges revoke execute on functions from public;
+        alter default privileges revoke usage on types from public;
+    end if;
+end
+$fn$;
 set local role fairq_api;
-alter default privileges revoke execute on functions from public;
+do $fn$
+begin
+    if current_user <> current_setting('fairq_install.by') then
+        alter default privileges revoke execute on functions from public;
+    end if;
+end
+$fn$;

@@ -388,9 +388,7 @@ def test_a_busy_table_is_tried_again(
     assert len(naps) == 1
 
 
-def test_a_table_that_stays_busy_is_an_error(
-    empty_db: str, folder: Folder, blocked: psycopg.Connection[Any]
-) -> None:
+def test_a_table_that_stays_busy_is_an_error(empty_db: str, folder: Folder, blocked: psycopg.Connection[Any]) -> None:
     """
     After the last try the lock timeout is reported, with the name of the migration and of who is in its way.
     """

@@ -65,7 +65,7 @@ def test_what_needs_a_session_is_refused_through_a_pooler(empty_db: str, folder:
     folder.add("again_index", concurrently, header="-- transactional: false\n")
     with (
         pooled(empty_db) as through,
-        pytest.raises(errors.PooledError, match="fairq_0003_again_index .*connect to the server itself"),
+        pytest.raises(errors.PooledError, match=r"fairq_0003_again_index .*connect to the server itself"),
     ):
         fairq_schema.apply(through, migrations=folder.path)
     assert fairq_schema.apply(empty_db, migrations=folder.path) == folder.ids[2:]
@@ -84,7 +84,9 @@ def test_killed_at_any_moment_nothing_is_half_done(empty_db: str, folder: Folder
     doomed = ApplyProcess(empty_db, folder)
     seen: set[str] = set()
     enough = random.Random(seed).randrange(1, 60)
-    look = "select query from pg_stat_activity where datname = current_database() and application_name = 'fairq migrate'"
+    look = (
+        "select query from pg_stat_activity where datname = current_database() and application_name = 'fairq migrate'"
+    )
 
     def has_come_far_enough() -> bool:
         # a moment of the run, not of the clock: so many different statements of it were seen

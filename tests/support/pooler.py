@@ -6,7 +6,6 @@ import os
 import shutil
 import subprocess
 from contextlib import contextmanager
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import psycopg
@@ -18,6 +17,7 @@ from tests.support.waiting import wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
 # Each transaction goes to the server connection that has waited longest: whatever a session keeps is found missing.
 SETTINGS = """
