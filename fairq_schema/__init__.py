@@ -3,7 +3,23 @@ The schema of fairq, a fair multi-tenant job queue in PostgreSQL, and its way in
 """
 
 from fairq_schema._catalog import Fingerprint, fingerprint
+from fairq_schema._check import Report, adopt, check
 from fairq_schema._migrate import MigrationStatus, Status, apply, rollback, status
+from fairq_schema._plan import PlannedMigration, plan
 from fairq_schema.errors import FairqError
 
-__all__ = ["FairqError", "Fingerprint", "MigrationStatus", "Status", "apply", "fingerprint", "rollback", "status"]
+__all__ = [
+    "FairqError",
+    "Fingerprint",
+    "MigrationStatus",
+    "PlannedMigration",
+    "Report",
+    "Status",
+    "adopt",
+    "apply",
+    "check",
+    "fingerprint",
+    "plan",
+    "rollback",
+    "status",
+]

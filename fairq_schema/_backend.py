@@ -160,12 +160,12 @@ class Backend(PostgresqlPsycopgBackend):
         }
 
     @contextmanager
-    def turn(self, *, read_only: bool = False) -> Iterator[None]:
+    def turn(self, *, read_only: bool = False, rehearsal: bool = False) -> Iterator[None]:
         """
         Make one transaction with the settings that migrations need; it leaves the session as it was.
         """
         level = "repeatable read, read only" if read_only else "read committed"
-        with self.transaction():
+        with self.transaction(rollback_on_exit=rehearsal):
             # whatever the role's default: what is read under the lock must be what is there now
             self.execute(f"set transaction isolation level {level}")
             path = one_value(self._connection, "select current_setting('search_path')")
@@ -218,6 +218,21 @@ class Backend(PostgresqlPsycopgBackend):
         """
         query = "select not pg_is_in_recovery() and current_setting('default_transaction_read_only') = 'off'"
         return bool(one_value(self._connection, query))
+
+    def may_read(self) -> bool:
+        """
+        Tell whether this role may look into the history, if there is one; fairq's users need not.
+        """
+        query = """
+            select coalesce(
+                has_schema_privilege(to_regnamespace(%s)::oid, 'usage') and (
+                    select bool_and(has_table_privilege(c.oid, 'select'))
+                    from pg_class as c where c.relnamespace = to_regnamespace(%s) and c.relkind = 'r'
+                ),
+                true
+            )
+        """
+        return bool(one_value(self._connection, query, quoted(self._home), quoted(self._home)))
 
     def prepare(self) -> None:
         """

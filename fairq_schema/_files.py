@@ -83,6 +83,14 @@ def shipped_folder() -> Traversable:
     raise FilesError(message)
 
 
+def catalog_text(number: int, folder: Path | None = None) -> str | None:
+    """
+    Return the text that says what a version should be in a database; None where the folder has none.
+    """
+    file = (folder or shipped_folder()) / "catalog" / f"{number:04}.json"
+    return file.read_text("ascii") if file.is_file() else None
+
+
 def find(migrations: Sequence[Migration], target: int | str) -> Migration:
     """
     Return the migration with this number (2, "2", "0002") or this id.

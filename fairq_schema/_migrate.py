@@ -110,8 +110,10 @@ def apply(  # noqa: PLR0913  one way to migrate, and what there is to say about 
         applied: list[str] = []
         if len(found.done) < last.number:
             _refuse_reader(run.backend)
-            while (name := _apply_next(run, last, players)) is not None:
-                applied.append(name)
+            name: str | None = ""
+            while name is not None and name != last.id:
+                name = _apply_next(run, last, players)
+                applied.append(name or "")
     return [name for name in applied if name]
 
 
@@ -165,7 +167,7 @@ def rollback(  # noqa: PLR0913  one way to undo, four things to say about it
         stop = max(len(found.done) - steps, 0) if kept is None else kept
         if len(found.done) > stop:
             _refuse_reader(run.backend)
-            while name := _undo_last(run, stop, lose_jobs=lose_data):
+            while (not undone or undone[-1] != files[stop].id) and (name := _undo_last(run, stop, lose_jobs=lose_data)):
                 undone.append(name)
     return undone
 

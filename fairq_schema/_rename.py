@@ -40,7 +40,7 @@ _TOKEN = re.compile(
 
 # What says something about tenants alone, and what names them among others.
 _ABOUT_TENANTS = re.compile(
-    r"^(?:grant|revoke|create policy)\b[^;]*?\b(?:to|from)\s+fairq_tenant\b(?!\s*,)[^;]*;\n", re.M
+    r"^(?:grant|revoke|create policy)\b[^;]*?\b(?:to|from)\s+fairq_tenant\b(?!\s*,)[^;]*;\n", re.MULTILINE
 )
 _AMONG_OTHERS = re.compile(r"(?:,\s*('?)fairq_tenant\1(?!\w))|(?:\bfairq_tenant\s*,\s*)")
 
@@ -82,41 +82,53 @@ def rename(sql: str, schema: str, roles: Roles = DEFAULT_ROLES) -> str:
     if roles["tenant"] is None:
         sql = _AMONG_OTHERS.sub("", _ABOUT_TENANTS.sub("", sql))
     names = Names(schema, roles)
-    return sql if names.are_usual else _TOKEN.sub(names.instead_of, sql)
+    return sql if names.are_usual else renamed_by(names, sql)
+
+
+def renamed_by(names: Names, sql: str) -> str:
+    """
+    Return SQL with these names.
+    """
+    return _TOKEN.sub(names.instead_of, sql)
 
 
 @dataclass(frozen=True, slots=True)
 class Names:
     """
     What an installation calls its schema and its roles.
+
+    The schema stands in quotes, unless it is to be `spelled` otherwise, as PostgreSQL prints it.
     """
 
     schema: str
     roles: Roles
+    spelled: str = ""
 
     @property
     def are_usual(self) -> bool:
         """
-        Whether a text needs no change.
+        Tell whether a text needs no change.
         """
         return self.schema == DEFAULT_SCHEMA and self.roles == DEFAULT_ROLES
 
     @property
     def home(self) -> str:
         """
-        The schema, as an identifier.
+        Return the schema as an identifier.
         """
+        if self.spelled:
+            return self.spelled
         return self.schema if self.schema == DEFAULT_SCHEMA else quoted(self.schema)
 
     def role(self, usual: str) -> str:
         """
-        The role that is called this by default; other roles, and those that nobody plays, keep their names.
+        Return the role that is called this by default; other roles, and those that nobody plays, keep their names.
         """
         return self.roles.get(usual.lower().removeprefix("fairq_")) or usual
 
     def instead_of(self, token: re.Match[str]) -> str:
         """
-        The text to put in the place of a token.
+        Return the text to put in the place of a token.
         """
         if token["literal"]:
             return f"'{self.home}{token['rest']}"

@@ -3,7 +3,7 @@
 --
 -- Compiled by ci/new_migration from migrations/schema/, where the schema is meant to be read.
 
-set local lock_timeout = '5s';
+set local lock_timeout = '1s';
 
 --
 -- schema/roles.sql

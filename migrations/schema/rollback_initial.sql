@@ -4,7 +4,7 @@
 -- Roles stay: they belong to the whole cluster, where another database may use them. Where jobs would be lost it
 -- raises QF003 and nothing happens, unless the setting fairq_rollback.lose_jobs says yes.
 
-set local lock_timeout = '5s';
+set local lock_timeout = '1s';
 set local client_min_messages = warning;
 
 do $fn$

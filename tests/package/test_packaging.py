@@ -25,7 +25,7 @@ def walk(folder, prefix=""):
     for entry in folder.iterdir():
         if entry.is_dir():
             yield from walk(entry, f"{prefix}{entry.name}/")
-        elif entry.name.endswith((".sql", "CHECKSUMS")):
+        elif entry.name.endswith((".sql", ".json", "CHECKSUMS")):
             yield prefix + entry.name, hashlib.sha256(entry.read_bytes()).hexdigest()
 
 print(json.dumps(dict(walk(shipped_folder()))))
@@ -94,7 +94,7 @@ def expected(checkout: Path) -> dict[str, str]:
     Name -> sha256 of the files in the checkout.
     """
     folder = checkout / "migrations"
-    paths = [path for path in folder.rglob("*") if path.name.endswith((".sql", "CHECKSUMS"))]
+    paths = [path for path in folder.rglob("*") if path.name.endswith((".sql", ".json", "CHECKSUMS"))]
     assert paths
     return {str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest() for path in paths}
 
