@@ -160,7 +160,11 @@ def _changes_since(earlier: list[Path], tree: Path) -> tuple[list[Piece], list[P
     """
     before = carried(earlier)
     changed = [piece for piece in pieces(tree) if _belongs(piece, before)]
-    return changed, [Piece(piece.path, before.get(piece.path, _UNKNOWN)) for piece in changed]
+    # the frame is that of today: the map stands in it in several pieces, each with the role of what comes next
+    return changed, [
+        piece if piece.path in (*FRAME, _MAP) else Piece(piece.path, before.get(piece.path, _UNKNOWN))
+        for piece in changed
+    ]
 
 
 def _written_changes(text: str) -> str:
