@@ -4,7 +4,7 @@ What each version is in a database and which locks the way to it takes, asked of
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import databases
 import psycopg
@@ -13,7 +13,11 @@ import fairq_schema
 from fairq_schema import _expected, _files, _plan
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from pathlib import Path
+
+# It is of no version, and is not frozen with one.
+VARIANTS = "variants.json"
 
 
 def catalogs(dsn: str, folder: Path) -> dict[Path, str]:
@@ -28,6 +32,20 @@ def catalogs(dsn: str, folder: Path) -> dict[Path, str]:
             fairq_schema.apply(conninfo, to=file.number, migrations=folder)
             objects = databases.fingerprint(conninfo).objects
             found[folder / "catalog" / f"{file.number:04}.json"] = _expected.as_data(objects, locks)
+        found[folder / "catalog" / VARIANTS] = _expected.overlays_as_data(objects, _variants(conninfo, folder))
+    return found
+
+
+def _variants(conninfo: str, folder: Path) -> dict[str, Mapping[str, dict[str, Any]]]:
+    """
+    Ask what the newest version is after each of the files that replace a part of it.
+    """
+    found = {}
+    with psycopg.connect(conninfo) as connection:
+        for path in sorted((folder / "tenant").glob("*.sql")):
+            connection.execute(path.read_bytes())
+            found[path.stem] = fairq_schema.fingerprint(connection).objects
+            connection.rollback()
     return found
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from fairq_schema._backend import Backend, read_step
 from fairq_schema._catalog import Attributes, read
-from fairq_schema._expected import has_body, load_expected
+from fairq_schema._expected import has_body, load_expected, load_variants
 from fairq_schema._files import load
 from fairq_schema._history import installed_version, known_history
 from fairq_schema._rename import DEFAULT_SCHEMA, checked_name, quoted
@@ -135,9 +135,14 @@ def report_on(
         raise HistoryError(message)
     players = _players(connection, backend, schema, given)
     spelled = str(one_value(connection, "select quote_ident(%s)", schema))
-    expected = load_expected(version, given.migrations).under(schema, spelled, players)
-    comparison = _Comparison(schema, version, expected, read(connection, schema))
-    differences = [line.replace(" fairq.", f" {spelled}.", 1) for line in comparison.lines()]
+    usual = load_expected(version, given.migrations)
+    live = read(connection, schema)
+    # of several ways to be this version, the one that is nearest is meant
+    found = [
+        list(_Comparison(schema, version, each.under(schema, spelled, players), live).lines())
+        for each in (usual, *(overlay.over(usual) for overlay in load_variants(given.migrations).values()))
+    ]
+    differences = [line.replace(" fairq.", f" {spelled}.", 1) for line in min(found, key=len)]
     if with_history:
         differences += _of_history(backend, schema, version)
     return Report(schema, version, tuple(differences))

@@ -49,12 +49,51 @@ def load_expected(number: int, folder: Path | None = None) -> Expected:
     """
     Read what version `number` should be.
     """
-    text = catalog_text(number, folder)
+    text = catalog_text(f"{number:04}", folder)
     if text is None:
         message = f"this installation of fairq does not say what version {number} should be: install it again"
         raise FilesError(message)
     data = json.loads(text)
     return Expected(data["objects"], data["locks"])
+
+
+def load_variants(folder: Path | None = None) -> dict[str, Overlay]:
+    """
+    Read in which ways an installation may be another one on purpose: files beside the migrations replace a part of it.
+    """
+    data = json.loads(catalog_text("variants", folder) or "{}")
+    return {name: Overlay(each["objects"], tuple(each["without"])) for name, each in data.items()}
+
+
+@dataclass(frozen=True, slots=True)
+class Overlay:
+    """
+    What a variant has instead or in addition, and what it is without.
+    """
+
+    objects: Objects
+    without: tuple[str, ...]
+
+    def over(self, expected: Expected) -> Expected:
+        """
+        Return what a version should be in this variant.
+        """
+        objects = {**expected.objects, **self.objects}
+        return Expected({name: each for name, each in objects.items() if name not in self.without}, expected.locks)
+
+
+def overlays_as_data(usual: Mapping[str, Attributes], variants: Mapping[str, Mapping[str, Attributes]]) -> str:
+    """
+    Write variants as the text of their file: what is not the same as usual.
+    """
+    found = {
+        name: {
+            "objects": {key: _with_hash(each) for key, each in objects.items() if usual.get(key) != each},
+            "without": sorted(usual.keys() - objects.keys()),
+        }
+        for name, objects in variants.items()
+    }
+    return json.dumps(found, indent=1, sort_keys=True) + "\n"
 
 
 def as_data(objects: Mapping[str, Attributes], locks: Mapping[str, str] | None) -> str:

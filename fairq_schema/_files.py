@@ -83,11 +83,11 @@ def shipped_folder() -> Traversable:
     raise FilesError(message)
 
 
-def catalog_text(number: int, folder: Path | None = None) -> str | None:
+def catalog_text(name: str, folder: Path | None = None) -> str | None:
     """
-    Return the text that says what a version should be in a database; None where the folder has none.
+    Return the text that says what a version ("0001") should be in a database; None where the folder has none.
     """
-    file = (folder or shipped_folder()) / "catalog" / f"{number:04}.json"
+    file = (folder or shipped_folder()) / "catalog" / f"{name}.json"
     return file.read_text("ascii") if file.is_file() else None
 
 

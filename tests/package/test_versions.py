@@ -31,6 +31,20 @@ FORWARD = "set local role fairq_owner;\nalter table fairq.queues add column made
 BACKWARD = "set local role fairq_owner;\nalter table fairq.queues drop column made_up;\n"
 
 
+# Another way to know the tenant, in a file that people run beside the migrations.
+VARIANT = """\
+set local role fairq_owner;
+create or replace function fairq.current_tenant_id()
+    returns text
+    language sql
+    stable
+    parallel safe
+    set search_path = pg_catalog, pg_temp
+as $fn$ select 'made up'::text $fn$;
+create table fairq.made_up (id integer);
+"""
+
+
 @pytest.fixture(scope="module")
 def one_more(databases: Databases, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """
@@ -41,6 +55,8 @@ def one_more(databases: Databases, tmp_path_factory: pytest.TempPathFactory) -> 
     names = [path.name for path in sorted(folder.glob("fairq_*.sql"))]
     (folder / "CHECKSUMS").write_text("".join(f"{'0' * 64}  {name}\n" for name in names))
     edit(folder / "schema/functions/cancel.sql", "\nbegin\n", "\nbegin\n    -- made up\n")
+    (folder / "tenant").mkdir(exist_ok=True)
+    (folder / "tenant/made_up.sql").write_text(VARIANT)
     with databases.empty() as dsn:
         compile_migration(folder, dsn, "made_up")
         newest = _files.load(folder)[-1].id
@@ -98,6 +114,21 @@ def test_the_plan_names_the_locks(databases: Databases, one_more: Path) -> None:
         assert fairq_schema.status(dsn, migrations=one_more).pending == (newest.id,)
     assert planned.id == newest.id
     assert planned.lines() == ["AccessExclusiveLock on queues: nobody reads or writes it meanwhile"]
+
+
+def test_a_variant_that_is_shipped_is_no_drift(databases: Databases, one_more: Path) -> None:
+    """
+    What a file of ours replaced on purpose is as it should be, in every version; what was done beyond it is named.
+    """
+    newest = _files.load(one_more)[-1]
+    with databases.empty() as dsn, psycopg.connect(dsn, autocommit=True) as connection:
+        for version in (newest.number - 1, newest.number):
+            fairq_schema.apply(dsn, to=version, migrations=one_more)
+            connection.execute(f"begin; {VARIANT.replace('create table', 'create table if not exists')}; commit")
+            assert fairq_schema.check(dsn, migrations=one_more).differences == ()
+        connection.execute("alter table fairq.made_up add column more integer")
+        told = (f"column fairq.made_up.more is no part of version {newest.number}",)
+        assert fairq_schema.check(dsn, migrations=one_more).differences == told
 
 
 # --- how it is done ----------------------------------------------------------------------------------------
@@ -169,7 +200,15 @@ def compile_migration(folder: Path, dsn: str, *slug: str) -> None:
     """
     Run ci/new_migration, which must succeed.
     """
-    command = [sys.executable, CHECKOUT / "ci/new_migration", *slug, "--migrations", folder, "--dsn", dsn]
+    command: list[str | Path] = [
+        sys.executable,
+        CHECKOUT / "ci/new_migration",
+        *slug,
+        "--migrations",
+        folder,
+        "--dsn",
+        dsn,
+    ]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
 
