@@ -71,7 +71,7 @@ def test_yoyo_splits_it_as_postgresql_does(sql: str) -> None:
     The statements that yoyo executes are those that PostgreSQL's own parser finds.
     """
     ours = [without_comments(statement) for statement in sqlparse.split(sql)]
-    theirs = [without_comments(statement) for statement in pglast.split(sql)]
+    theirs = [without_comments(str(statement)) for statement in pglast.split(sql)]
     assert [statement for statement in ours if statement] == theirs
     assert theirs != []
 
