@@ -232,7 +232,8 @@ class Backend(PostgresqlPsycopgBackend):
                 true
             )
         """
-        return bool(one_value(self._connection, query, quoted(self._home), quoted(self._home)))
+        allowed = one_value(self._connection, query, quoted(self._home), quoted(self._home))
+        return bool(allowed) and self._stranger() is None
 
     def prepare(self) -> None:
         """
@@ -276,7 +277,15 @@ class Backend(PostgresqlPsycopgBackend):
             self._internal_schema_updated = False
 
     def _refuse_planted_home(self) -> None:
-        # Whoever owns the history can put triggers on it, which would then run as us.
+        owner = self._stranger()
+        if owner:
+            message = f"schema {self._home} belongs to role {owner}: run as {owner}, or drop it if you do not know it"
+            raise NotPermittedError(message)
+
+    def _stranger(self) -> str | None:
+        """
+        Return who owns the history, if that is somebody whose triggers and policies must not run as us.
+        """
         query = """
             select r.rolname
             from pg_namespace as n join pg_roles as r on r.oid = n.nspowner cross join pg_roles as me
@@ -285,15 +294,14 @@ class Backend(PostgresqlPsycopgBackend):
               and (me.rolsuper or not pg_has_role(r.oid, 'USAGE'))
               and r.oid <> (select datdba from pg_database where datname = current_database())
         """
-        owner = one_value(self._connection, query, self._home)
-        if owner:
-            message = f"schema {self._home} belongs to role {owner}: run as {owner}, or drop it if you do not know it"
-            raise NotPermittedError(message)
+        owner: str | None = one_value(self._connection, query, self._home)
+        return owner
 
     def history(self) -> list[Entry]:
         """
         Return what was applied, oldest first; writes nothing.
         """
+        self._refuse_planted_home()
         tables = self.list_tables()
         if self.migration_table not in tables:
             return []
@@ -311,6 +319,7 @@ class Backend(PostgresqlPsycopgBackend):
         """
         Return the roles that were chosen when the schema was made, if it was fairq that made it.
         """
+        self._refuse_planted_home()
         if "installation_roles" not in self.list_tables():
             return None
         table = self.quote_identifier("installation_roles")

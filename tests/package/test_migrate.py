@@ -430,15 +430,45 @@ def test_without_rights_the_remedy_is_told(app: str, folder: Folder) -> None:
         fairq_schema.apply(app, migrations=folder.path)
 
 
-def test_a_planted_history_is_refused(app: str, empty_db: str, folder: Folder, ask: Ask) -> None:
+PLANTED = """
+create schema fairq_migrate;
+create function fairq_migrate.spring() returns boolean language plpgsql as $fn$
+begin
+    insert into fairq_migrate.sprung select session_user;
+    return true;
+end
+$fn$;
+create table fairq_migrate.sprung (who text);
+create table fairq_migrate._yoyo_migration (migration_hash text, migration_id text, applied_at_utc timestamp);
+alter table fairq_migrate._yoyo_migration enable row level security;
+create policy spring on fairq_migrate._yoyo_migration using (fairq_migrate.spring());
+grant usage on schema fairq_migrate to public;
+grant all on all tables in schema fairq_migrate to public;
+"""
+
+
+@pytest.mark.parametrize("who", ["postgres", "fairq_test_victim"])
+def test_a_planted_history_is_refused(
+    server: Server, app: str, empty_db: str, folder: Folder, ask: Ask, who: str
+) -> None:
     """
-    A superuser does not write into a schema that somebody else prepared: its triggers would run as the superuser.
+    Nobody reads or writes a history that a stranger prepared: what hangs on its tables would run as the victim.
     """
-    ask(f"grant create on database {conninfo_to_dict(empty_db)['dbname']} to fairq_test_app")
-    with psycopg.connect(app) as attacker:
-        attacker.execute("create schema fairq_migrate")
-    with pytest.raises(errors.NotPermittedError, match="belongs to role fairq_test_app"):
-        fairq_schema.apply(empty_db, migrations=folder.path)
+    name = str(conninfo_to_dict(empty_db)["dbname"])
+    ask(f"grant create on database {name} to fairq_test_app")
+    ask("create role fairq_test_victim login")
+    try:
+        with psycopg.connect(app) as attacker:
+            attacker.execute(PLANTED.encode())
+        victim = server.dsn(name, user=who)
+        for command in (fairq_schema.apply, fairq_schema.status, fairq_schema.rollback):
+            with pytest.raises(errors.NotPermittedError, match="belongs to role fairq_test_app"):
+                command(victim, migrations=folder.path)
+        with pytest.raises(errors.NotInstalledError):
+            fairq_schema.check(victim, migrations=folder.path)
+        assert ask("select count(*) from fairq_migrate.sprung") == 0
+    finally:
+        ask("drop role fairq_test_victim")
 
 
 def test_migrations_run_as_the_role_that_was_set(app: str, empty_db: str, folder: Folder, ask: Ask) -> None:
