@@ -17,20 +17,20 @@ VERSION = "functions/version.sql"
 
 _INCLUDE = re.compile(r"\\ir (\S+)")
 _SECTION = re.compile(r"^--\n-- schema/(\S+)\n--\n\n", re.MULTILINE)
+_BLOCK = re.compile(r"^--\n-- changes\n--\n\n(.*?)(?=^--\n-- schema/|\Z)", re.MULTILINE | re.DOTALL)
 _MAP = "install.sql"
+# Names resolve to what is PostgreSQL's own, whatever path the installer has. A lock is waited for shortly, for everybody
+# who comes later waits behind the one who waits here; `fairq apply` tries again.
+_SETTINGS = """\
+set local search_path = pg_catalog, pg_temp;
+set local lock_timeout = '1s';
+"""
 
 _HEADER = """\
 -- depends:{depends}
 -- {title}
 --
 -- Compiled by ci/new_migration from migrations/schema/, where the schema is meant to be read.
-"""
-
-
-# Names resolve to what is PostgreSQL's own, whatever path the installer has; and no lock is waited for long.
-_SETTINGS = """\
-set local search_path = pg_catalog, pg_temp;
-set local lock_timeout = '5s';
 """
 
 _PROVIDER = """\
@@ -111,19 +111,46 @@ def successor(tree: Path, folder: Path, slug: str) -> tuple[str, str, str]:
     """
     Return the id of the next migration, its text and its rollback: every function file that changed, verbatim.
     """
-    released = sorted(path for path in folder.glob("fairq_*.sql") if not path.name.endswith(".rollback.sql"))
-    number = len(released) + 1
-    name = f"fairq_{number:04}_{slug}"
+    earlier = forward_files(folder)
+    number = len(earlier) + 1
+    title = f"{number:04} {slug.replace('_', ' ')}"
     _bump(tree / VERSION, number)
-    before = carried(released)
-    changed = [piece for piece in pieces(tree) if _belongs(piece, before)]
-    previous = [Piece(piece.path, before.get(piece.path, _UNKNOWN)) for piece in changed]
-    header = _HEADER.format(depends=f" {released[-1].stem}", title=f"{number:04} {slug.replace('_', ' ')}")
+    changed, previous = _changes_since(earlier, tree)
+    header = _HEADER.format(depends=f" {earlier[-1].stem}", title=title)
     forward = f"{header}{_WHY}\n{_SETTINGS}\n{_sections(changed, stub=_CHANGES)}"
-    backward = (
-        f"-- {number:04} {slug.replace('_', ' ')}, the way back\n\n{_SETTINGS}\n{_sections(previous, stub=_CHANGES)}"
+    backward = f"-- {title}, the way back\n\n{_SETTINGS}\n{_sections(previous, stub=_CHANGES)}"
+    return f"fairq_{number:04}_{slug}", forward, backward
+
+
+def refreshed(tree: Path, folder: Path) -> tuple[str, str, str]:
+    """
+    Return the newest migration, which is not released yet, with the functions as they are now.
+
+    What a human wrote stays: everything above the first section, and the changes.
+    """
+    *earlier, newest = forward_files(folder)
+    texts = [path.read_text("ascii") for path in (newest, newest.with_name(f"{newest.stem}.rollback.sql"))]
+    forward, backward = (
+        text[: _SECTION.search(text).start()] + _sections(sections, stub=_written_changes(text))  # type: ignore[union-attr]
+        for text, sections in zip(texts, _changes_since(earlier, tree), strict=True)
     )
-    return name, forward, backward
+    return newest.stem, forward, backward
+
+
+def forward_files(folder: Path) -> list[Path]:
+    """
+    Return the migrations of a folder, oldest first.
+    """
+    return sorted(path for path in folder.glob("fairq_*.sql") if not path.name.endswith(".rollback.sql"))
+
+
+def unreleased(folder: Path) -> list[Path]:
+    """
+    Return the migrations that may still be written anew.
+    """
+    checksums = folder / "CHECKSUMS"
+    frozen = checksums.read_text("ascii").split() if checksums.is_file() else []
+    return [path for path in forward_files(folder) if path.name not in frozen]
 
 
 def is_released(folder: Path) -> bool:
@@ -140,7 +167,7 @@ def carried(released: list[Path]) -> dict[str, str]:
     """
     texts: dict[str, str] = {}
     for migration in released:
-        parts = _SECTION.split(migration.read_text("ascii"))
+        parts = _SECTION.split(_BLOCK.sub("", migration.read_text("ascii")))
         for path, text in zip(parts[1::2], parts[2::2], strict=True):
             texts[path] = text.strip() + "\n"
     return texts
@@ -153,11 +180,30 @@ _WHY = """\
 -- Locks:   TODO
 -- Clients: TODO
 -- Undo:    TODO
+-- breaking: TODO what clients of the version before cannot live with; nothing: leave this line out
 """
 _CHANGES = """\
 -- TODO set local role fairq_owner; then, as ALTER statements, what changed in the files that are not functions
 """
 _UNKNOWN = "-- TODO: this file is new, drop what it makes\n"
+
+
+def _changes_since(earlier: list[Path], tree: Path) -> tuple[list[Piece], list[Piece]]:
+    """
+    Return what changed since, and what it was before.
+    """
+    before = carried(earlier)
+    changed = [piece for piece in pieces(tree) if _belongs(piece, before)]
+    # the frame is that of today: the map stands in it in several pieces, each with the role of what comes next
+    return changed, [
+        piece if piece.path in (*FRAME, _MAP) else Piece(piece.path, before.get(piece.path, _UNKNOWN))
+        for piece in changed
+    ]
+
+
+def _written_changes(text: str) -> str:
+    found = _BLOCK.search(text)
+    return found[1].strip() + "\n" if found else _CHANGES
 
 
 def _belongs(piece: Piece, before: dict[str, str]) -> bool:

@@ -4,17 +4,21 @@ yoyo on one connection, with history and lock where a crash cannot hurt them; th
 yoyo itself runs a migration on a second connection and records it on the first, keeps its lock as a row that outlives
 its owner, and puts its tables wherever search_path happens to point. Its files and its tables stay as they are, so
 `yoyo apply` with `schema=fairq_migrate` sees the same history.
+
+Lock, statements and record are one transaction: whatever dies, there is nothing to clean up, and a pooler that hands
+transactions around does no harm.
 """
 
 from __future__ import annotations
 
 import getpass
 import hashlib
+import re
 import socket
 import tempfile
-import time
 import uuid
 from contextlib import contextmanager
+from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -26,16 +30,38 @@ from yoyo import internalmigrations
 from yoyo.backends.base import SavepointTransactionManager
 from yoyo.backends.core.postgresql import PostgresqlPsycopgBackend
 
-from fairq_schema._rename import bookkeeping_schema, rename
-from fairq_schema._session import Connection, one_value
-from fairq_schema.errors import BusyError, NotPermittedError
+from fairq_schema._rename import bookkeeping_schema, quoted, rename
+from fairq_schema._session import Connection, change_settings, one_value, session_settings, settings_of
+from fairq_schema.errors import NotPermittedError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator
 
     from fairq_schema._files import Migration
+    from fairq_schema._roles import Roles
 
-_POLL_SECONDS = 0.1
+_HOME_COMMENT = "What migrations of fairq did here, kept by yoyo."
+
+
+# The tables that are ours beside yoyo's.
+_OURS = {
+    "migration_files": "migration_id text primary key, sha256 text not null, breaking boolean not null",
+    "installation_roles": "part text primary key, role_name text",
+}
+_DEPENDS = re.compile(r"^-- depends:.*$", re.MULTILINE)
+_CONCURRENTLY = re.compile(r"create\s+(?:unique\s+)?index\s+concurrently\s+(?P<name>\w+)\s+on\b", re.IGNORECASE)
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """
+    One line of the history; sha256 and breaking are known where it was fairq that applied the file.
+    """
+
+    id: str
+    applied_at: datetime
+    sha256: str | None
+    breaking: bool | None
 
 
 class _Savepoint(SavepointTransactionManager):
@@ -50,10 +76,11 @@ class Backend(PostgresqlPsycopgBackend):
     """
 
     def __init__(self, connection: Connection, schema: str) -> None:
-        self._is_locked = False
         self.schema = None  # yoyo would put it into search_path, unquoted
         self._connection = connection
         self._home = bookkeeping_schema(schema)
+        self._key = int.from_bytes(hashlib.sha256(self._home.encode()).digest()[:8], "big", signed=True)
+        self._settings = settings_of(connection)
         self._role = one_value(connection, "select current_setting('role')")
         super().__init__(None, "_yoyo_migration")
 
@@ -103,9 +130,13 @@ class Backend(PostgresqlPsycopgBackend):
         Quote a name, and put the tables of the history into their own schema.
         """
         quoted: str = super().quote_identifier(name)
-        if name in (self.migration_table, self.log_table, self.version_table, "migration_files"):
+        if name in self._tables:
             return f"{super().quote_identifier(self._home)}.{quoted}"
         return quoted
+
+    @property
+    def _tables(self) -> tuple[str, ...]:
+        return (*_OURS, self.migration_table, self.log_table, self.version_table, self.lock_table)
 
     def list_tables(self, **_: object) -> list[str]:
         """
@@ -129,57 +160,97 @@ class Backend(PostgresqlPsycopgBackend):
         }
 
     @contextmanager
-    def lock(self, timeout: float = 300) -> Iterator[None]:
+    def turn(self, *, read_only: bool = False, rehearsal: bool = False) -> Iterator[None]:
         """
-        Let one run at a time into this schema; the lock dies with the connection that holds it.
+        Make one transaction with the settings that migrations need; it leaves the session as it was.
         """
-        if self._is_locked:
+        level = "repeatable read, read only" if read_only else "read committed"
+        with self.transaction(rollback_on_exit=rehearsal):
+            # whatever the role's default: what is read under the lock must be what is there now
+            self.execute(f"set transaction isolation level {level}")
+            path = one_value(self._connection, "select current_setting('search_path')")
+            change_settings(self._connection, self._settings, local=True)
             yield
-            return
-        key = int.from_bytes(hashlib.sha256(self._home.encode()).digest()[:8], "big", signed=True)
-        deadline = time.monotonic() + timeout
-        # Polled: a session that waits inside pg_advisory_lock() holds a snapshot, for which CREATE INDEX CONCURRENTLY
-        # in the session that has the lock would wait, for ever.
-        while not one_value(self._connection, "select pg_try_advisory_lock(%s)", key):
-            if time.monotonic() > deadline:
-                message = f"another migration runs since {timeout:g} s, in server process {self._holder(key)}"
-                raise BusyError(message)
-            time.sleep(_POLL_SECONDS)
-        self._is_locked = True
-        try:
-            yield
-        finally:
-            self._is_locked = False
-            if not self._connection.closed:
-                one_value(self._connection, "select pg_advisory_unlock(%s)", key)
+            self._put_back("search_path", self._settings["search_path"], path)
 
-    def _holder(self, key: int) -> int | None:
+    def try_lock(self) -> bool:
+        """
+        Be the only run in this schema until the transaction ends, unless there is one already.
+
+        It is tried, not waited for: a session that waits inside pg_advisory_lock() holds a snapshot, for which
+        CREATE INDEX CONCURRENTLY in the session that has the lock would wait, for ever.
+        """
+        return bool(one_value(self._connection, "select pg_try_advisory_xact_lock(%s)", self._key))
+
+    @contextmanager
+    def outside_transactions(self) -> Iterator[bool]:
+        """
+        Be the same for statements that no transaction may hold: yields whether the lock was got.
+
+        It dies with the connection; whoever comes through a pooler has none of its own.
+        """
+        with session_settings(self._connection, self._settings | {"lock_timeout": "0"}):
+            if not one_value(self._connection, "select pg_try_advisory_lock(%s)", self._key):
+                yield False
+                return
+            try:
+                yield True
+            finally:
+                if not self._connection.closed:
+                    one_value(self._connection, "select pg_advisory_unlock(%s)", self._key)
+
+    def holder(self) -> int | None:
+        """
+        Return the server process that has the lock.
+        """
         query = """
             select pid from pg_locks
             where locktype = 'advisory' and granted and objsubid = 1
               and database = (select oid from pg_database where datname = current_database())
               and (classid::bigint << 32) | objid::bigint = %s
         """
-        pid: int | None = one_value(self._connection, query, key)
+        pid: int | None = one_value(self._connection, query, self._key)
         return pid
+
+    def may_write(self) -> bool:
+        """
+        Tell whether this session can change anything: not on a standby, and not where it is read-only by default.
+        """
+        query = "select not pg_is_in_recovery() and current_setting('default_transaction_read_only') = 'off'"
+        return bool(one_value(self._connection, query))
+
+    def may_read(self) -> bool:
+        """
+        Tell whether this role may look into the history, if there is one; fairq's users need not.
+        """
+        query = """
+            select coalesce(
+                has_schema_privilege(to_regnamespace(%s)::oid, 'usage') and (
+                    select bool_and(has_table_privilege(c.oid, 'select'))
+                    from pg_class as c where c.relnamespace = to_regnamespace(%s) and c.relkind = 'r'
+                ),
+                true
+            )
+        """
+        allowed = one_value(self._connection, query, quoted(self._home), quoted(self._home))
+        return bool(allowed) and self._stranger() is None
 
     def prepare(self) -> None:
         """
         Make the schema and the tables of the history if they are missing; call it under the lock.
         """
         self._refuse_planted_home()
-        home = super().quote_identifier(self._home)
+        home = quoted(self._home)
         try:
             with self.transaction():
                 # IF NOT EXISTS asks for the right to create before it looks
                 if not one_value(self._connection, "select to_regnamespace(%s)", home):
                     self.execute(f"create schema {home}")
-                    self.execute(f"comment on schema {home} is 'What migrations of fairq did here, kept by yoyo.'")
+                    self.execute(f"comment on schema {home} is '{_HOME_COMMENT}'")
                 if internalmigrations.needs_upgrading(self):
                     internalmigrations.upgrade(self)
-                files = self.quote_identifier("migration_files")
-                if "migration_files" not in self.list_tables():
-                    self.execute(f"create table {files} (migration_id text primary key, sha256 text not null)")
+                for name in sorted(_OURS.keys() - self.list_tables()):
+                    self.execute(f"create table {self.quote_identifier(name)} ({_OURS[name]})")
                 self._internal_schema_updated = True
         except psycopg.errors.InsufficientPrivilege as error:
             user = one_value(self._connection, "select current_user")
@@ -189,8 +260,32 @@ class Backend(PostgresqlPsycopgBackend):
             )
             raise NotPermittedError(message) from error
 
+    def forget(self) -> None:
+        """
+        Leave nothing behind once nothing is applied; a schema that somebody else made for us stays, empty.
+        """
+        with self.transaction():
+            for name in set(self.list_tables()) & set(self._tables):
+                self.execute(f"drop table {self.quote_identifier(name)}")
+            query = """
+                select obj_description(n.oid, 'pg_namespace') = %s and n.nspowner = current_user::regrole
+                    and not exists (select from pg_class as c where c.relnamespace = n.oid)
+                from pg_namespace as n where n.nspname = %s
+            """
+            if one_value(self._connection, query, _HOME_COMMENT, self._home):
+                self.execute(f"drop schema {quoted(self._home)}")
+            self._internal_schema_updated = False
+
     def _refuse_planted_home(self) -> None:
-        # Whoever owns the history can put triggers on it, which would then run as us.
+        owner = self._stranger()
+        if owner:
+            message = f"schema {self._home} belongs to role {owner}: run as {owner}, or drop it if you do not know it"
+            raise NotPermittedError(message)
+
+    def _stranger(self) -> str | None:
+        """
+        Return who owns the history, if that is somebody whose triggers and policies must not run as us.
+        """
         query = """
             select r.rolname
             from pg_namespace as n join pg_roles as r on r.oid = n.nspowner cross join pg_roles as me
@@ -199,86 +294,126 @@ class Backend(PostgresqlPsycopgBackend):
               and (me.rolsuper or not pg_has_role(r.oid, 'USAGE'))
               and r.oid <> (select datdba from pg_database where datname = current_database())
         """
-        owner = one_value(self._connection, query, self._home)
-        if owner:
-            message = f"schema {self._home} belongs to role {owner}: run as {owner}, or drop it if you do not know it"
-            raise NotPermittedError(message)
+        owner: str | None = one_value(self._connection, query, self._home)
+        return owner
 
-    def history(self) -> dict[str, tuple[datetime, str | None]]:
+    def history(self) -> list[Entry]:
         """
-        Return id -> (time, sha256 if it was fairq that applied it), oldest first; writes nothing.
+        Return what was applied, oldest first; writes nothing.
         """
+        self._refuse_planted_home()
         tables = self.list_tables()
         if self.migration_table not in tables:
-            return {}
-        files = self.quote_identifier("migration_files") if "migration_files" in tables else "(select '', '')"
+            return []
+        files = self.quote_identifier("migration_files") if "migration_files" in tables else "(select '', '', false)"
         query = f"""
-            select m.migration_id, m.applied_at_utc, f.sha256
+            select m.migration_id, m.applied_at_utc, f.sha256, f.breaking
             from {self.migration_table_quoted} as m
-            left join {files} as f (migration_id, sha256) using (migration_id)
+            left join {files} as f (migration_id, sha256, breaking) using (migration_id)
             order by m.migration_id
         """  # noqa: S608  names only, quoted above
-        return {name: (at.replace(tzinfo=timezone.utc), sha256) for name, at, sha256 in self.execute(query)}
+        rows = self.execute(query).fetchall()
+        return [Entry(name, at.replace(tzinfo=timezone.utc), sha256, breaking) for name, at, sha256, breaking in rows]
 
-    def apply(self, migration: Migration, step: yoyo.migrations.Migration) -> None:
+    def roles(self) -> Roles | None:
+        """
+        Return the roles that were chosen when the schema was made, if it was fairq that made it.
+        """
+        self._refuse_planted_home()
+        if "installation_roles" not in self.list_tables():
+            return None
+        table = self.quote_identifier("installation_roles")
+        rows = self.execute(f"select part, role_name from {table}").fetchall()  # noqa: S608
+        return dict(rows) or None
+
+    def keep_roles(self, roles: Roles) -> None:
+        """
+        Remember the roles of this installation.
+        """
+        table = self.quote_identifier("installation_roles")
+        for part, role in roles.items():
+            statement = f"insert into {table} values (:part, :role) on conflict (part) do nothing"  # noqa: S608
+            self.execute(statement, {"part": part, "role": role})
+
+    def apply(self, migration: Migration, step: yoyo.migrations.Migration, *, make_roles: bool = True) -> None:
         """
         Run the forward file and remember it.
         """
-        with self._whole(step):
-            step.process_steps(self, "apply")
+        if not make_roles:
+            change_settings(self._connection, {"fairq_install.make_roles": "no"}, local=True)
+        step.process_steps(self, "apply")
+        self.record(migration, step, "apply")
+
+    def record(self, migration: Migration, step: yoyo.migrations.Migration, operation: str) -> None:
+        """
+        Remember a file, which is in the database already.
+        """
+        with self.transaction():
             self._return_role()
-            with self.transaction():
-                self.log_migration(step, "apply")
-                self.mark_one(step, log=False)
-                files = self.quote_identifier("migration_files")
-                statement = f"""
-                    insert into {files} values (:id, :sha256)
-                    on conflict (migration_id) do update set sha256 = excluded.sha256
-                """  # noqa: S608  names only, quoted above
-                self.execute(statement, {"id": migration.id, "sha256": migration.sha256})
+            self.log_migration(step, operation)
+            self.mark_one(step, log=False)
+            files = self.quote_identifier("migration_files")
+            statement = f"""
+                insert into {files} values (:id, :sha256, :breaking)
+                on conflict (migration_id) do update set sha256 = excluded.sha256, breaking = excluded.breaking
+            """  # noqa: S608  names only, quoted above
+            self.execute(statement, {"id": migration.id, "sha256": migration.sha256, "breaking": migration.is_breaking})
+
+    def run(self, text: str) -> None:
+        """
+        Run a file that is no version: nothing is remembered of it.
+        """
+        self.cursor().execute(text.encode())
+        self._return_role()
 
     def undo(self, step: yoyo.migrations.Migration, *, lose_jobs: bool) -> None:
         """
         Run the rollback file and forget the migration.
         """
-        with self._whole(step):
-            said = "yes" if lose_jobs else "no"
-            one_value(self._connection, "select pg_catalog.set_config('fairq_rollback.lose_jobs', %s, true)", said)
-            step.process_steps(self, "rollback")
+        said = "yes" if lose_jobs else "no"
+        one_value(self._connection, "select pg_catalog.set_config('fairq_rollback.lose_jobs', %s, true)", said)
+        step.process_steps(self, "rollback")
+        with self.transaction():
             self._return_role()
-            with self.transaction():
-                self.log_migration(step, "rollback")
-                self.unmark_one(step, log=False)
+            self.log_migration(step, "rollback")
+            self.unmark_one(step, log=False)
 
-    @contextmanager
-    def _whole(self, step: yoyo.migrations.Migration) -> Iterator[None]:
-        # A file that says `transactional: false` (CREATE INDEX CONCURRENTLY) cannot be one transaction with its record.
-        if step.use_transactions:
-            with self.transaction():
-                yield
-        else:
-            yield
+    def drop_invalid_index(self, migration: Migration, schema: str) -> None:
+        """
+        Drop what a CREATE INDEX CONCURRENTLY left that failed: it would be in the way of the next one.
+        """
+        made = _CONCURRENTLY.search(migration.forward)
+        query = """
+            select true from pg_index as i join pg_class as c on c.oid = i.indexrelid
+            where c.relname = %s and c.relnamespace = to_regnamespace(%s) and not i.indisvalid
+        """
+        if made and one_value(self._connection, query, made["name"], quoted(schema)):
+            self.execute(f"drop index concurrently {quoted(schema)}.{quoted(made['name'])}")
 
     def _return_role(self) -> None:
         # a file ends with RESET ROLE, which means the login, and the history may belong to a role set by the caller
-        one_value(self._connection, "select pg_catalog.set_config('role', %s, false)", self._role)
+        self._put_back("role", self._role, self._role)
+
+    def _put_back(self, name: str, expected: str, before: str) -> None:
+        # nothing is said where nothing changed: behind a pooler it would stay in a session that others use
+        if one_value(self._connection, "select current_setting(%s)", name) != expected:
+            change_settings(self._connection, {name: before}, local=False)
 
 
-def read_steps(migrations: Sequence[Migration], schema: str) -> dict[str, yoyo.migrations.Migration]:
+def read_step(migration: Migration, schema: str, roles: Roles) -> yoyo.migrations.Migration:
     """
-    Let yoyo split the files into statements, under the schema's name; return them by id.
+    Let yoyo split a file into statements, under the names of this installation.
 
-    By way of a folder with the real names: the ids come from them, also where the package itself is inside a zip.
+    By way of a folder with the real name: the id comes from it, also where the package itself is inside a zip.
     """
     with tempfile.TemporaryDirectory(prefix="fairq_") as name:
         folder = Path(name)
-        for migration in migrations:
-            (folder / f"{migration.id}.sql").write_text(rename(migration.forward, schema), "ascii")
-            (folder / f"{migration.id}.rollback.sql").write_text(rename(migration.backward, schema), "ascii")
-        loaded = {each.id: each for each in yoyo.read_migrations(str(folder))}
-        for each in loaded.values():
-            each.load()
-    return loaded
+        forward = _DEPENDS.sub("-- depends:", rename(migration.forward, schema, roles))  # on a file that is not there
+        (folder / f"{migration.id}.sql").write_text(forward, "ascii")
+        (folder / f"{migration.id}.rollback.sql").write_text(rename(migration.backward, schema, roles), "ascii")
+        (step,) = yoyo.read_migrations(str(folder))
+        step.load()
+    return step
 
 
 def _user_name() -> str | None:

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from importlib.resources.abc import Traversable
 
 _FILE_NAME = re.compile(r"(?P<id>fairq_(?P<number>\d{4})_[a-z][a-z0-9_]*)\.sql")
+# Stands in the header of a migration that clients of the version before cannot live with.
+_BREAKING = re.compile(r"^-- breaking:", re.MULTILINE)
 _DEPENDS = re.compile(r"^-- depends:(.*)$", re.MULTILINE)
 
 
@@ -38,6 +40,13 @@ class Migration:
         The fingerprint that is recorded when the file is applied, the same for LF and CRLF checkouts.
         """
         return hashlib.sha256(self.forward.encode()).hexdigest()
+
+    @property
+    def is_breaking(self) -> bool:
+        """
+        Whether an older package must keep its hands off a database that has it.
+        """
+        return bool(_BREAKING.search(self.forward))
 
     @property
     def depends(self) -> tuple[str, ...]:
@@ -72,6 +81,14 @@ def shipped_folder() -> Traversable:
         return checkout / "migrations"
     message = "the migration files are missing from this installation of fairq"
     raise FilesError(message)
+
+
+def catalog_text(name: str, folder: Path | None = None) -> str | None:
+    """
+    Return the text that says what a version ("0001") should be in a database; None where the folder has none.
+    """
+    file = (folder or shipped_folder()) / "catalog" / f"{name}.json"
+    return file.read_text("ascii") if file.is_file() else None
 
 
 def find(migrations: Sequence[Migration], target: int | str) -> Migration:

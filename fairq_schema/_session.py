@@ -1,5 +1,7 @@
 """
 The connection of one run: opened here or lent by the caller, who gets it back as it was.
+
+Between two transactions nothing is kept in the session: a pooler may hand each transaction to another server process.
 """
 
 from __future__ import annotations
@@ -15,7 +17,7 @@ from psycopg.rows import tuple_row
 from fairq_schema.errors import BadConnectionError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
 Connection: TypeAlias = psycopg.Connection[Any]  # whatever row factory the caller likes
 
@@ -23,25 +25,26 @@ _SETTINGS = {
     # The migrations qualify every name, so what resolves must not depend on who runs them.
     "search_path": "pg_catalog, pg_temp",
     "standard_conforming_strings": "on",
-    # A server process notices that its client was killed, and lets go of the lock, while a statement still runs.
+    # A server process notices that its client was killed, and lets go of its locks, while a statement still runs.
     "client_connection_check_interval": "500ms",
     # Migrations set their own; this is for the tables that remember them.
     "lock_timeout": "5s",
+    # Limits for an application's queries are not meant for building an index.
+    "statement_timeout": "0",
+    "idle_in_transaction_session_timeout": "0",
 }
-# Migrations change the role and give it back by RESET ROLE, which forgets a role that the caller had set.
-_KEPT = (*_SETTINGS, "role")
 
 
 @contextmanager
 def session(connection: str | Connection) -> Iterator[Connection]:
     """
-    Yield a connection in autocommit mode, prepared for migrations.
+    Yield a connection in autocommit mode, which prepares no statements.
     """
     if isinstance(connection, str):
-        with _open(connection) as opened, _prepared(opened):
+        with _open(connection) as opened, _borrowed(opened):
             yield opened
     elif isinstance(connection, psycopg.Connection):
-        with _borrowed(connection), _prepared(connection):
+        with _borrowed(connection):
             yield connection
     else:
         message = f"expected a connection string or a psycopg.Connection, not {type(connection).__name__}"
@@ -55,6 +58,51 @@ def one_value(connection: Connection, query: str, *parameters: object) -> Any:  
     cursor = psycopg.Cursor(connection, row_factory=tuple_row)
     row = cursor.execute(query.encode(), parameters or None).fetchone()
     return row[0] if row else None
+
+
+def settings_of(connection: Connection) -> dict[str, str]:
+    """
+    Return the settings that migrations need, as far as this server has them.
+    """
+    found = dict(_SETTINGS)
+    name = "client_connection_check_interval"
+    try:
+        # local, and the statement is a transaction of its own: it leaves nothing
+        one_value(connection, "select pg_catalog.set_config(%s, %s, true)", name, found[name])
+    except psycopg.errors.InvalidParameterValue:  # some platforms cannot notice, and refuse it
+        del found[name]
+    return found
+
+
+def change_settings(connection: Connection, settings: Mapping[str, str], *, local: bool) -> None:
+    """
+    Make settings, until the transaction ends or for good.
+    """
+    for name, value in settings.items():
+        one_value(connection, "select pg_catalog.set_config(%s, %s, %s)", name, value, local)
+
+
+@contextmanager
+def session_settings(connection: Connection, settings: Mapping[str, str]) -> Iterator[None]:
+    """
+    Make settings for statements that run outside of a transaction, and put back what was there.
+    """
+    # Such a file may change the role too, and give it back by RESET ROLE, which forgets one that the caller had set.
+    before = {name: one_value(connection, "select current_setting(%s)", name) for name in (*settings, "role")}
+    try:
+        change_settings(connection, settings, local=False)
+        yield
+    finally:
+        if not connection.closed:
+            change_settings(connection, before, local=False)
+
+
+def is_pooled(connection: Connection) -> bool:
+    """
+    Tell whether a pooler stands between: the process number it made up is not that of the server process.
+    """
+    number: int = one_value(connection, "select pg_backend_pid()")
+    return number != connection.info.backend_pid
 
 
 def _open(conninfo: str) -> Connection:
@@ -76,31 +124,10 @@ def _borrowed(connection: Connection) -> Iterator[None]:
             "so commit or roll back first, or give a connection string"
         )
         raise BadConnectionError(message)
-    before = connection.autocommit
-    connection.autocommit = True
+    before = connection.autocommit, connection.prepare_threshold
+    connection.autocommit, connection.prepare_threshold = True, None
     try:
         yield
     finally:
         if not connection.closed:
-            connection.autocommit = before
-
-
-@contextmanager
-def _prepared(connection: Connection) -> Iterator[None]:
-    before = {name: one_value(connection, "select current_setting(%s)", name) for name in _KEPT}
-    try:
-        for name, value in _SETTINGS.items():
-            _set(connection, name, value)
-        yield
-    finally:
-        if not connection.closed:
-            for name, value in before.items():
-                _set(connection, name, value)
-
-
-def _set(connection: Connection, name: str, value: str) -> None:
-    try:
-        one_value(connection, "select pg_catalog.set_config(%s, %s, false)", name, value)
-    except psycopg.errors.InvalidParameterValue:
-        if name != "client_connection_check_interval":  # some platforms cannot notice, and refuse it
-            raise
+            connection.autocommit, connection.prepare_threshold = before

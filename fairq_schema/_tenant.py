@@ -6,21 +6,31 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import psycopg
-
+from fairq_schema._backend import Backend
+from fairq_schema._check import Given, players_of
 from fairq_schema._files import shipped_folder
+from fairq_schema._migrate import refuse_other_roles, told_as
 from fairq_schema._rename import DEFAULT_SCHEMA, checked_name, rename
 from fairq_schema._session import Connection, one_value, session
-from fairq_schema.errors import MigrationFailedError, UnknownTargetError
+from fairq_schema._turns import in_turn
+from fairq_schema.errors import UnknownTargetError
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from pathlib import Path
 
 PROVIDERS = ("setting", "jwt", "role", "token")
 
 
-def set_tenant_provider(
-    connection: str | Connection, provider: str, schema: str = DEFAULT_SCHEMA, *, migrations: Path | None = None
+def set_tenant_provider(  # noqa: PLR0913  as apply()
+    connection: str | Connection,
+    provider: str,
+    schema: str = DEFAULT_SCHEMA,
+    *,
+    roles: Mapping[str, str] | None = None,
+    make_roles: bool = True,
+    migrations: Path | None = None,
+    lock_wait: float = 300,
 ) -> str:
     """
     Let current_tenant_id() know the tenant in another way; afterwards no migration changes it.
@@ -29,7 +39,10 @@ def set_tenant_provider(
         connection: a libpq connection string, or an idle connection.
         provider: setting (app.tenant_id), jwt (request.jwt.claims), role (tenant_roles) or token (app.tenant_token).
         schema: the name that fairq has here.
+        roles: which role plays which part; needed only where another tool installed fairq for other roles.
+        make_roles: False: the parts that `roles` does not name are played by the owner of the schema.
         migrations: a folder to read instead of the one that the package ships.
+        lock_wait: how many seconds to go on trying: for another process that migrates, and for what is in use.
 
     Returns:
         The provider that the database had before.
@@ -41,20 +54,19 @@ def set_tenant_provider(
     if provider not in PROVIDERS:
         message = f"no tenant provider {provider!r} here; there are {', '.join(PROVIDERS)}"
         raise UnknownTargetError(message)
-    text = rename(((migrations or shipped_folder()) / "tenant" / f"{provider}.sql").read_text("ascii"), schema)
+    text = ((migrations or shipped_folder()) / "tenant" / f"{provider}.sql").read_text("ascii")
     with session(connection) as conn:
-        before = _provider(conn, schema)
-        try:
-            with conn.transaction():
-                # every name is qualified, so what resolves does not depend on who runs it
-                conn.execute("set local search_path = pg_catalog, pg_temp")
-                conn.execute("set local standard_conforming_strings = on")
-                conn.execute(text.encode())
-        except psycopg.Error as error:
-            hint = f" ({error.diag.message_hint})" if error.diag.message_hint else ""
-            message = f"tenant provider {provider}: {error.diag.message_primary or error}{hint}"
-            raise MigrationFailedError(message) from error
-    return before
+        backend = Backend(conn, schema)
+
+        def replace() -> str:
+            before = _provider(conn, schema)
+            players = players_of(conn, backend, schema, Given(roles, make_roles, migrations))
+            refuse_other_roles(backend.roles() if backend.may_read() else None, players, chosen=True)
+            with told_as(f"tenant provider {provider}"):
+                backend.run(rename(text, schema, players))
+            return before
+
+        return in_turn(backend, conn, schema, lock_wait, replace)
 
 
 def _provider(connection: Connection, schema: str) -> str:

@@ -7,6 +7,7 @@ from __future__ import annotations
 import argparse
 import importlib
 import sys
+import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,10 +16,16 @@ import psycopg
 import fairq_schema
 import fairq_schema.export
 from fairq_schema._doctor import report
+from fairq_schema._roles import parse
 from fairq_schema._tenant import PROVIDERS
+from fairq_schema.errors import NewerDatabaseWarning
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+
+_NOTHING = "nothing to apply"
+_DIFFERS, _NOT_CHECKED = 1, 2  # as diff(1) says it
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -37,17 +44,48 @@ def main(argv: Sequence[str] | None = None) -> int:
         code: int = command(**arguments)
     except (fairq_schema.FairqError, psycopg.Error) as error:
         print(f"fairq: {error}".rstrip(), file=sys.stderr)
-        return 1
+        return _NOT_CHECKED if command is _check else 1
     return code
 
 
-def _apply(dsn: str, schema: str, to: str | None, tenant: str | None) -> int:
-    applied = fairq_schema.apply(dsn, schema, to)
-    print("\n".join(f"applied {name}" for name in applied) or "nothing to apply")
+def _apply(to: str | None, dry_run: bool, tenant: str | None, **rest: Any) -> int:  # noqa: ANN401, FBT001  by name only
+    if dry_run:
+        planned = fairq_schema.plan(rest["dsn"], rest["schema"], to)
+        print("\n".join("\n    ".join([f"would apply {each.id}", *each.lines()]) for each in planned) or _NOTHING)
+        if tenant:
+            print(f"would know the tenant by {tenant}")
+        return 0
+    how = _connection_and_roles(**rest)
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always", NewerDatabaseWarning)
+        applied = fairq_schema.apply(to=to, **how)
+    for warning in told:
+        print(f"fairq: {warning.message}", file=sys.stderr)
+    print("\n".join(f"applied {name}" for name in applied) or _NOTHING)
     if tenant:
-        before = fairq_schema.set_tenant_provider(dsn, tenant, schema)
+        before = fairq_schema.set_tenant_provider(provider=tenant, **how)
         print(f"the tenant is known by {tenant}" + (f", no longer by {before}" if before != tenant else ""))
     return 0
+
+
+def _adopt(**rest: Any) -> int:  # noqa: ANN401
+    recorded = fairq_schema.adopt(**_connection_and_roles(**rest))
+    print("\n".join(f"recorded {name}" for name in recorded) or "nothing to record")
+    return 0
+
+
+def _check(**rest: Any) -> int:  # noqa: ANN401
+    found = fairq_schema.check(**_connection_and_roles(**rest))
+    for difference in found.differences:
+        print(difference)
+    count = len(found.differences)
+    verdict = f"differs in {count} place{'s' * (count > 1)} from" if count else "is"
+    print(f"schema {found.schema} {verdict} version {found.version}")
+    return _DIFFERS if count else 0
+
+
+def _connection_and_roles(dsn: str, role: list[str], no_roles: bool, **rest: Any) -> dict[str, Any]:  # noqa: ANN401, FBT001
+    return {"connection": dsn, "roles": parse(",".join(role)), "make_roles": not no_roles, **rest}
 
 
 def _status(dsn: str, schema: str) -> int:
@@ -57,8 +95,8 @@ def _status(dsn: str, schema: str) -> int:
     return 0
 
 
-def _rollback(dsn: str, schema: str, to: str | None, steps: int, yes: bool) -> int:  # noqa: FBT001  by name only
-    undone = fairq_schema.rollback(dsn, schema, to, steps=steps, lose_data=yes)
+def _rollback(dsn: str, schema: str, to: str | None, steps: int, yes: bool, lock_wait: float) -> int:  # noqa: FBT001, PLR0913, PLR0917  by name only
+    undone = fairq_schema.rollback(dsn, schema, to, steps=steps, lose_data=yes, lock_wait=lock_wait)
     print("\n".join(f"rolled back {name}" for name in undone) or "nothing to roll back")
     return 0
 
@@ -95,6 +133,7 @@ def _parser() -> argparse.ArgumentParser:
 
     apply = commands.add_parser("apply", help="bring a database to the newest version")
     apply.add_argument("--to", help="the last migration to apply, by number or id")
+    apply.add_argument("--dry-run", action="store_true", help="only say what would be applied, and whom it makes wait")
     apply.add_argument(
         "--tenant", choices=PROVIDERS, help="how a session's tenant is known (default: as it is; new: setting)"
     )
@@ -109,12 +148,26 @@ def _parser() -> argparse.ArgumentParser:
     rollback.add_argument("--yes", action="store_true", help="also if jobs are lost by it")
     rollback.set_defaults(command=_rollback)
 
+    check = commands.add_parser(
+        "check",
+        help="compare a database with what its version should be",
+        description="Name each difference. Exit code 0: none, 1: some, 2: it could not be checked.",
+    )
+    check.set_defaults(command=_check)
+
+    adopt = commands.add_parser("adopt", help="record what another tool applied, once check finds nothing")
+    adopt.set_defaults(command=_adopt)
+
     doctor = commands.add_parser("doctor", help="look for what weakens the isolation of tenants; any login may")
     doctor.set_defaults(command=_doctor)
 
-    for command in (apply, status, rollback, doctor):
+    for command in (apply, status, rollback, check, adopt, doctor):
         command.add_argument("--dsn", default="", help="libpq connection string or URI (default: the PG* environment)")
         command.add_argument("--schema", default="fairq", help="where fairq lives (default: fairq)")
+    for command in (apply, rollback, adopt):
+        _add_lock_wait(command)
+    for command in (apply, check, adopt):
+        _add_roles(command)
 
     export = commands.add_parser("export", help="write the migrations as another tool wants them")
     export.add_argument("--target", required=True, choices=fairq_schema.export.TARGETS, help="the tool")
@@ -129,3 +182,28 @@ def _parser() -> argparse.ArgumentParser:
     demo = commands.add_parser("demo", help="watch four tenants share one queue", add_help=False)
     demo.set_defaults(command=_demo)
     return parser
+
+
+def _add_lock_wait(command: argparse.ArgumentParser) -> None:
+    command.add_argument(
+        "--lock-wait",
+        type=float,
+        default=300,
+        metavar="SECONDS",
+        help="how long to go on trying while another process migrates or tables are in use (default: 300)",
+    )
+
+
+def _add_roles(command: argparse.ArgumentParser) -> None:
+    command.add_argument(
+        "--role",
+        action="append",
+        default=[],
+        metavar="PART=ROLE,...",
+        help="which role plays which part: owner, api, worker, producer, tenant, operator (default: fairq_<part>)",
+    )
+    command.add_argument(
+        "--no-roles",
+        action="store_true",
+        help="no roles are made: the login plays all parts but those that --role names, and nobody the tenant's",
+    )

@@ -1,5 +1,5 @@
 """
-Everything that apply(), status() and rollback() refuse to do, one class for each reason.
+Everything that the functions of this package refuse to do, one class for each reason.
 """
 
 from __future__ import annotations
@@ -20,6 +20,12 @@ class BadConnectionError(FairqError):
 class BadSchemaNameError(FairqError):
     """
     Choose another name for the schema.
+    """
+
+
+class BadRolesError(FairqError):
+    """
+    Name each part once, by a role that may play it; the roles of an installation are chosen when it is made.
     """
 
 
@@ -49,7 +55,31 @@ class ChangedFileError(FairqError):
 
 class HistoryError(FairqError):
     """
-    The database was migrated by a newer package or by another tool: use that one.
+    The database was migrated by a newer package or by another tool: use that one, or adopt() what it did.
+    """
+
+
+class NotInstalledError(FairqError):
+    """
+    There is no fairq in this schema: apply() makes it, and another name may be meant.
+    """
+
+
+class DriftError(FairqError):
+    """
+    The database is not what its version should be: undo what the message names, or apply the files again.
+    """
+
+
+class ReadOnlyError(FairqError):
+    """
+    Connect to the primary, in a session that may write.
+    """
+
+
+class PooledError(FairqError):
+    """
+    Connect without the pooler: this migration runs outside of a transaction.
     """
 
 
@@ -74,4 +104,10 @@ class MigrationFailedError(FairqError):
 class WouldLoseJobsError(FairqError):
     """
     Drain or export the jobs first, or say that they may be lost.
+    """
+
+
+class NewerDatabaseWarning(UserWarning):
+    """
+    A newer package has migrated the database, and says that this one can go on working with it.
     """

@@ -4,7 +4,7 @@
 -- Compiled by ci/new_migration from migrations/schema/, where the schema is meant to be read.
 
 set local search_path = pg_catalog, pg_temp;
-set local lock_timeout = '5s';
+set local lock_timeout = '1s';
 
 --
 -- schema/roles.sql
@@ -19,6 +19,7 @@ set local lock_timeout = '5s';
 do $fn$
 begin
     perform set_config('fairq_install.in_transaction', 'yes', true);
+    perform set_config('fairq_install.by', current_user::text, true);
 end
 $fn$;
 
@@ -47,6 +48,12 @@ begin
         'fairq_owner', 'fairq_api', 'fairq_worker', 'fairq_producer', 'fairq_tenant', 'fairq_operator'
     ] loop
         if to_regrole(quote_ident(v_role)) is null then
+            if current_setting('fairq_install.make_roles', true) = 'no' then
+                raise exception 'role % does not exist, and no role was to be made', v_role
+                    using
+                        errcode = '42704',
+                        hint = format('Run first: create role %I nologin noinherit;', v_role);
+            end if;
             begin
                 execute format('create role %I nologin noinherit', v_role);
             exception when insufficient_privilege then
@@ -62,12 +69,6 @@ begin
             end;
         end if;
     end loop;
-
-    perform set_config('fairq_install.is_single', (
-        select case when count(*) = 0 then 'yes' else 'no' end
-        from (values ('fairq_owner'), ('fairq_api')) as p(role_name)
-        where p.role_name <> current_user
-    ), true);
 
     -- The installer acts as the two powers for this transaction only; finish.sql gives back what was taken here.
     perform set_config('fairq_install.taken', '', true);
@@ -138,9 +139,10 @@ begin
         end if;
     end loop;
 
+    -- a list, which is empty where nobody plays the tenant
     select string_agg(quote_ident(r.rolname), ', ') into v_found
     from pg_catalog.pg_roles as r
-    where r.rolname = 'fairq_tenant' and (r.rolsuper or r.rolbypassrls);
+    where r.rolname in ('', 'fairq_tenant') and (r.rolsuper or r.rolbypassrls);
     if v_found <> '' then
         raise exception 'role % is not bound by row-level security: its members would see every tenant', v_found
             using
@@ -160,7 +162,8 @@ begin
                 using
                     errcode = '42501',
                     hint = format(
-                        'Ask its owner to run: grant create on database %I to %I;', current_database(), current_user
+                        'Ask its owner for the schema, with authorization %I, or for: grant create on database %I to %I;',
+                        'fairq_owner', current_database(), current_user
                     );
         end;
     elsif (select n.nspowner from pg_catalog.pg_namespace as n where n.oid = 'fairq'::regnamespace)
@@ -168,7 +171,7 @@ begin
         raise exception 'schema fairq exists and belongs to another role'
             using
                 errcode = '42501',
-                hint = 'Drop it, or run: alter schema fairq owner to fairq_owner;';
+                hint = format('Drop it, or run: alter schema fairq owner to %I;', 'fairq_owner');
     end if;
 end
 $fn$;
@@ -176,11 +179,12 @@ $fn$;
 set local role fairq_owner;
 comment on schema fairq is 'A fair, multi-tenant, durable job queue.';
 grant usage, create on schema fairq to fairq_api;
--- The global form: the IN SCHEMA form does not take away what PUBLIC has by default. Not where one role is everything:
--- what else it makes elsewhere is its own affair.
+
+-- The global form: the IN SCHEMA form does not take away what PUBLIC has by default. A login that plays these parts
+-- itself has habits of its own, which stay: what else it makes elsewhere is its own affair.
 do $fn$
 begin
-    if current_setting('fairq_install.is_single') = 'no' then
+    if current_user <> current_setting('fairq_install.by') then
         alter default privileges revoke execute on functions from public;
         alter default privileges revoke usage on types from public;
     end if;
@@ -189,7 +193,7 @@ $fn$;
 set local role fairq_api;
 do $fn$
 begin
-    if current_setting('fairq_install.is_single') = 'no' then
+    if current_user <> current_setting('fairq_install.by') then
         alter default privileges revoke execute on functions from public;
     end if;
 end
@@ -1345,7 +1349,7 @@ grant select, insert, update, delete on fairq.access_grants to fairq_operator;
 -- the settings of every queue that has no row of its own
 insert into fairq.queues (queue) values ('*');
 
--- being in a group gives the right to call; these rows say for which queues and tenants
+-- being in a group gives the right to call; these rows say for which queues and tenants (one role may play two parts)
 insert into fairq.access_grants (role_name, verb, queue, tenant)
 values
     ('fairq_worker', 'claim', '*', '*'),
@@ -1353,7 +1357,8 @@ values
     ('fairq_producer', 'cancel', '*', '*'),
     ('fairq_operator', 'cancel', '*', '*'),
     ('fairq_tenant', 'enqueue', '*', '@own'),
-    ('fairq_tenant', 'cancel', '*', '@own');
+    ('fairq_tenant', 'cancel', '*', '@own')
+on conflict do nothing;
 
 --
 -- schema/install.sql
@@ -6476,6 +6481,8 @@ grant execute on function fairq.get_job(bigint) to fairq_producer, fairq_tenant,
 
 set local role fairq_owner;
 revoke create on schema fairq from fairq_api;
+-- one role that plays both parts has just lost it
+grant create on schema fairq to fairq_owner;
 grant usage on schema fairq to fairq_worker, fairq_producer, fairq_tenant, fairq_operator;
 
 reset role;

@@ -4,6 +4,8 @@
 
 set local role fairq_owner;
 revoke create on schema fairq from fairq_api;
+-- one role that plays both parts has just lost it
+grant create on schema fairq to fairq_owner;
 grant usage on schema fairq to fairq_worker, fairq_producer, fairq_tenant, fairq_operator;
 
 reset role;

@@ -5,7 +5,7 @@
 -- raises QF003 and nothing happens, unless the setting fairq_rollback.lose_jobs says yes.
 
 set local search_path = pg_catalog, pg_temp;
-set local lock_timeout = '5s';
+set local lock_timeout = '1s';
 set local client_min_messages = warning;
 
 do $fn$
@@ -29,14 +29,16 @@ begin
        or pg_has_role(current_user, 'fairq_owner', case when v_version >= 160000 then 'SET' else 'MEMBER' end) then
         return;
     end if;
-    execute 'grant fairq_owner to current_user '
-        || case when v_version >= 160000 then 'with inherit false, set true' else '' end;
+    execute format(
+        'grant %I to current_user %s', 'fairq_owner',
+        case when v_version >= 160000 then 'with inherit false, set true' else '' end
+    );
     perform set_config('fairq_rollback.taken', 'yes', true);
 exception when insufficient_privilege then
-    raise exception '% may not act as fairq_owner', current_user
+    raise exception '% may not act as %', current_user, 'fairq_owner'
         using
             errcode = '42501',
-            hint = 'Ask its administrator to run: grant fairq_owner to ' || quote_ident(current_user) || ';';
+            hint = format('Ask its administrator to run: grant %I to %I;', 'fairq_owner', current_user);
 end
 $fn$;
 

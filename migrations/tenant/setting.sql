@@ -4,7 +4,7 @@
 -- Compiled by ci/new_migration from migrations/schema/.
 
 set local search_path = pg_catalog, pg_temp;
-set local lock_timeout = '5s';
+set local lock_timeout = '1s';
 
 do $fn$
 begin
@@ -28,6 +28,7 @@ $fn$;
 do $fn$
 begin
     perform set_config('fairq_install.in_transaction', 'yes', true);
+    perform set_config('fairq_install.by', current_user::text, true);
 end
 $fn$;
 
@@ -56,6 +57,12 @@ begin
         'fairq_owner', 'fairq_api', 'fairq_worker', 'fairq_producer', 'fairq_tenant', 'fairq_operator'
     ] loop
         if to_regrole(quote_ident(v_role)) is null then
+            if current_setting('fairq_install.make_roles', true) = 'no' then
+                raise exception 'role % does not exist, and no role was to be made', v_role
+                    using
+                        errcode = '42704',
+                        hint = format('Run first: create role %I nologin noinherit;', v_role);
+            end if;
             begin
                 execute format('create role %I nologin noinherit', v_role);
             exception when insufficient_privilege then
@@ -71,12 +78,6 @@ begin
             end;
         end if;
     end loop;
-
-    perform set_config('fairq_install.is_single', (
-        select case when count(*) = 0 then 'yes' else 'no' end
-        from (values ('fairq_owner'), ('fairq_api')) as p(role_name)
-        where p.role_name <> current_user
-    ), true);
 
     -- The installer acts as the two powers for this transaction only; finish.sql gives back what was taken here.
     perform set_config('fairq_install.taken', '', true);
@@ -147,9 +148,10 @@ begin
         end if;
     end loop;
 
+    -- a list, which is empty where nobody plays the tenant
     select string_agg(quote_ident(r.rolname), ', ') into v_found
     from pg_catalog.pg_roles as r
-    where r.rolname = 'fairq_tenant' and (r.rolsuper or r.rolbypassrls);
+    where r.rolname in ('', 'fairq_tenant') and (r.rolsuper or r.rolbypassrls);
     if v_found <> '' then
         raise exception 'role % is not bound by row-level security: its members would see every tenant', v_found
             using
@@ -169,7 +171,8 @@ begin
                 using
                     errcode = '42501',
                     hint = format(
-                        'Ask its owner to run: grant create on database %I to %I;', current_database(), current_user
+                        'Ask its owner for the schema, with authorization %I, or for: grant create on database %I to %I;',
+                        'fairq_owner', current_database(), current_user
                     );
         end;
     elsif (select n.nspowner from pg_catalog.pg_namespace as n where n.oid = 'fairq'::regnamespace)
@@ -177,7 +180,7 @@ begin
         raise exception 'schema fairq exists and belongs to another role'
             using
                 errcode = '42501',
-                hint = 'Drop it, or run: alter schema fairq owner to fairq_owner;';
+                hint = format('Drop it, or run: alter schema fairq owner to %I;', 'fairq_owner');
     end if;
 end
 $fn$;
@@ -185,11 +188,12 @@ $fn$;
 set local role fairq_owner;
 comment on schema fairq is 'A fair, multi-tenant, durable job queue.';
 grant usage, create on schema fairq to fairq_api;
--- The global form: the IN SCHEMA form does not take away what PUBLIC has by default. Not where one role is everything:
--- what else it makes elsewhere is its own affair.
+
+-- The global form: the IN SCHEMA form does not take away what PUBLIC has by default. A login that plays these parts
+-- itself has habits of its own, which stay: what else it makes elsewhere is its own affair.
 do $fn$
 begin
-    if current_setting('fairq_install.is_single') = 'no' then
+    if current_user <> current_setting('fairq_install.by') then
         alter default privileges revoke execute on functions from public;
         alter default privileges revoke usage on types from public;
     end if;
@@ -198,7 +202,7 @@ $fn$;
 set local role fairq_api;
 do $fn$
 begin
-    if current_setting('fairq_install.is_single') = 'no' then
+    if current_user <> current_setting('fairq_install.by') then
         alter default privileges revoke execute on functions from public;
     end if;
 end
@@ -259,6 +263,8 @@ grant execute on function fairq.tenant_provider(
 
 set local role fairq_owner;
 revoke create on schema fairq from fairq_api;
+-- one role that plays both parts has just lost it
+grant create on schema fairq to fairq_owner;
 grant usage on schema fairq to fairq_worker, fairq_producer, fairq_tenant, fairq_operator;
 
 reset role;

@@ -54,6 +54,44 @@ def test_there_and_back(empty_db: str, folder: Folder, capsys: pytest.CaptureFix
     assert lines("rollback", "--steps", "2", "--schema", "other") == [f"rolled back {second}", f"rolled back {first}"]
 
 
+def test_a_dry_run_names_the_locks(empty_db: str, folder: Folder, capsys: pytest.CaptureFixture[str]) -> None:
+    """
+    `apply --dry-run` prints what is to come and whom it makes wait, and does nothing.
+    """
+    locks = ['{"jobs": "RowExclusiveLock"}', '{"jobs": "ShareLock", "leases": "AccessExclusiveLock"}']
+    (folder.path / "catalog").mkdir()
+    for number, each in enumerate(locks, start=1):
+        (folder.path / f"catalog/{number:04}.json").write_text(f'{{"locks": {each}, "objects": {{}}}}')
+
+    for _ in range(2):
+        assert main(["apply", "--dry-run", "--dsn", empty_db]) == 0
+        assert capsys.readouterr().out.splitlines() == [
+            f"would apply {folder.ids[0]}",
+            "    takes no lock on a table that others could wait for",
+            f"would apply {folder.ids[1]}",
+            "    ShareLock on jobs: reading goes on, writing waits",
+            "    AccessExclusiveLock on leases: nobody reads or writes it meanwhile",
+        ]
+    assert main(["apply", "--dsn", empty_db]) == 0
+    capsys.readouterr()
+    assert main(["apply", "--dry-run", "--dsn", empty_db]) == 0
+    assert capsys.readouterr().out == "nothing to apply\n"
+
+
+def test_a_newer_database_is_told(empty_db: str, folder: Folder, capsys: pytest.CaptureFixture[str]) -> None:
+    """
+    Where a newer package has been, apply does nothing, says so on stderr, and is content.
+    """
+    assert main(["apply", "--dsn", empty_db]) == 0
+    for path in folder.path.glob("*0002*"):
+        path.unlink()
+    capsys.readouterr()
+    assert main(["apply", "--dsn", empty_db]) == 0
+    printed = capsys.readouterr()
+    assert printed.out == "nothing to apply\n"
+    assert printed.err.startswith(f"fairq: the database has {folder.ids[1]}, newer than {folder.ids[0]}")
+
+
 def test_losing_jobs_takes_a_yes(empty_db: str, ask: Callable[..., Any], capsys: pytest.CaptureFixture[str]) -> None:
     """
     A rollback that would lose jobs ends with 1 and the reason; with --yes it is done.

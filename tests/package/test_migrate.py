@@ -7,6 +7,7 @@ from __future__ import annotations
 import asyncio
 import getpass
 import hashlib
+import shutil
 import threading
 import time
 from collections.abc import Callable
@@ -19,7 +20,7 @@ from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from psycopg.rows import dict_row
 
 import fairq_schema
-from fairq_schema import _migrate, errors
+from fairq_schema import errors
 from fairq_schema._backend import Backend
 from tests.package.folders import INITIAL, WAIT_AT_BARRIER, ApplyProcess, Folder
 from tests.support import wait_until
@@ -146,15 +147,50 @@ def test_line_endings_are_no_change(empty_db: str, folder: Folder) -> None:
     assert fairq_schema.apply(empty_db, migrations=folder.path) == []
 
 
-def test_a_database_from_the_future_is_refused(empty_db: str, folder: Folder) -> None:
+@pytest.fixture
+def older(folder: Folder, tmp_path: Path) -> Path:
     """
-    An older package does not touch a database that a newer one has migrated, and says what to install.
+    The folder as an older package ships it: without the second migration.
+    """
+    path = tmp_path / "older"
+    shutil.copytree(folder.path, path, ignore=shutil.ignore_patterns("*0002*"))
+    return path
+
+
+def test_an_older_package_lives_with_a_newer_database(empty_db: str, folder: Folder, older: Path) -> None:
+    """
+    During a rolling upgrade apply() of the old package does nothing, and says why; it cannot roll back.
     """
     fairq_schema.apply(empty_db, migrations=folder.path)
-    for path in folder.path.glob(f"{folder.ids[1]}*"):
-        path.unlink()
+    with pytest.warns(errors.NewerDatabaseWarning, match=f"{folder.ids[1]}, newer than {folder.ids[0]}"):
+        assert fairq_schema.apply(empty_db, migrations=older) == []
+    status = fairq_schema.status(empty_db, migrations=older)
+    assert (status.version, status.newer, status.pending) == (2, (folder.ids[1],), ())
+    with pytest.raises(errors.HistoryError, match="only a newer fairq can undo"):
+        fairq_schema.rollback(empty_db, migrations=older)
+
+
+def test_a_database_from_a_breaking_future_is_refused(empty_db: str, folder: Folder, older: Path) -> None:
+    """
+    An older package does not touch a database that has a migration said to be breaking, and says what to install.
+    """
+    newest = folder.path / f"{folder.ids[1]}.sql"
+    newest.write_text(newest.read_text().replace("\n", "\n-- breaking: claims by the old names fail\n", 1))
+    fairq_schema.apply(empty_db, migrations=folder.path)
     for command in (fairq_schema.apply, fairq_schema.status, fairq_schema.rollback):
-        with pytest.raises(errors.HistoryError, match=f"{folder.ids[1]}, .*install a newer fairq"):
+        with pytest.raises(errors.HistoryError, match=f"{folder.ids[1]}, which .* cannot work with.*install a newer"):
+            command(empty_db, migrations=older)
+
+
+@pytest.mark.parametrize("name", ["fairq_0002_renamed", "0003_init", "fairq_0001_other"])
+def test_an_unknown_migration_is_refused(empty_db: str, folder: Folder, ask: Ask, name: str) -> None:
+    """
+    An id that no file of this package ever had stops every command: a file was renamed, or the history is not ours.
+    """
+    fairq_schema.apply(empty_db, migrations=folder.path)
+    ask("update fairq_migrate._yoyo_migration set migration_id = %s where migration_id = %s", name, folder.ids[1])
+    for command in (fairq_schema.apply, fairq_schema.status, fairq_schema.rollback):
+        with pytest.raises(errors.HistoryError, match=f"{name}, which was never one of these files"):
             command(empty_db, migrations=folder.path)
 
 
@@ -269,29 +305,54 @@ def test_a_user_without_a_name_can_migrate(
 # --- rivals ------------------------------------------------------------------------------------------------
 
 
-def test_of_eight_processes_one_migrates(empty_db: str, folder: Folder, ask: Ask, barrier: Callable[[], None]) -> None:
+@pytest.mark.parametrize("old", [0, 1], ids=["empty", "old"])
+def test_twenty_processes_migrate_once(
+    empty_db: str, folder: Folder, ask: Ask, barrier: Callable[[], None], old: int
+) -> None:
     """
-    Eight processes start at once: one applies everything, seven find nothing to do, nobody fails.
+    Twenty processes start at once, on an empty and on an old database: each file is applied by one, nobody fails.
 
     One file is a CREATE INDEX CONCURRENTLY, which would wait for ever for a rival that waits inside a statement.
     """
+    if old:
+        fairq_schema.apply(empty_db, to=old, migrations=folder.path)
     folder.add("gate", WAIT_AT_BARRIER)
     concurrently = "create index concurrently jobs_again_idx on fairq.jobs (tenant);\n"
     folder.add("again_index", concurrently, header="-- transactional: false\n")
-    rivals = [ApplyProcess(empty_db, folder) for _ in range(8)]
-    wait_until(lambda: migrating(ask) == 8 and migrating(ask, waiting_for="advisory") == 1, "all eight to be there")
+    rivals = [ApplyProcess(empty_db, folder) for _ in range(20)]
+    wait_until(lambda: migrating(ask) == 20 and migrating(ask, waiting_for="advisory") == 1, "all twenty to be there")
 
     barrier()
 
-    assert sorted(rival.applied() for rival in rivals) == [[]] * 7 + [folder.ids]
+    assert sorted(name for rival in rivals for name in rival.applied()) == folder.ids[old:]
     assert ask("select indisvalid from pg_index where indexrelid = 'fairq.jobs_again_idx'::regclass")
+    assert ask("select count(*) from pg_locks where locktype = 'advisory'") == 0
+
+
+def test_an_invalid_index_is_made_again(empty_db: str, folder: Folder, ask: Ask) -> None:
+    """
+    What a CREATE INDEX CONCURRENTLY left that failed or was killed is dropped by the next run, which makes it whole.
+    """
+    fairq_schema.apply(empty_db, migrations=folder.path)
+    ask("insert into fairq.jobs values (1, 'a'), (2, 'a')")
+    unique = "create unique index concurrently jobs_one_idx on fairq.jobs (tenant);\n"
+    folder.add("one_index", unique, header="-- transactional: false\n")
+
+    with pytest.raises(errors.MigrationFailedError, match="fairq_0003_one_index: could not create unique index"):
+        fairq_schema.apply(empty_db, migrations=folder.path)
+    assert not ask("select indisvalid from pg_index where indexrelid = 'fairq.jobs_one_idx'::regclass")
+
+    ask("delete from fairq.jobs where job_id = 2")
+    assert fairq_schema.apply(empty_db, migrations=folder.path) == folder.ids[2:]
+    assert ask("select indisvalid from pg_index where indexrelid = 'fairq.jobs_one_idx'::regclass")
 
 
 def test_waiting_for_a_rival_ends(empty_db: str, folder: Folder) -> None:
     """
     Whoever waits longer than lock_wait for another run is told which server process holds the lock.
     """
-    with psycopg.connect(empty_db, autocommit=True) as rival, Backend(rival, "fairq").lock():
+    with psycopg.connect(empty_db, autocommit=True) as rival, (backend := Backend(rival, "fairq")).turn():
+        assert backend.try_lock()
         with pytest.raises(errors.BusyError, match=f"server process {rival.info.backend_pid}"):
             fairq_schema.apply(empty_db, migrations=folder.path, lock_wait=0)
         # another schema has a lock of its own
@@ -327,14 +388,14 @@ def test_a_busy_table_is_tried_again(
     assert len(naps) == 1
 
 
-@pytest.mark.usefixtures("blocked")
-def test_a_table_that_stays_busy_is_an_error(empty_db: str, folder: Folder, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_table_that_stays_busy_is_an_error(empty_db: str, folder: Folder, blocked: psycopg.Connection[Any]) -> None:
     """
-    After the last try the lock timeout is reported, with the name of the migration.
+    After the last try the lock timeout is reported, with the name of the migration and of who is in its way.
     """
-    monkeypatch.setattr(_migrate, "_RETRY_SECONDS", (0, 0))
-    with pytest.raises(errors.MigrationFailedError, match="fairq_0003_column: canceling statement due to lock timeout"):
-        fairq_schema.apply(empty_db, migrations=folder.path)
+    pid = blocked.info.backend_pid
+    told = rf"fairq_0003_column: canceling statement due to lock timeout.*server process {pid} \(idle in transaction"
+    with pytest.raises(errors.MigrationFailedError, match=told):
+        fairq_schema.apply(empty_db, migrations=folder.path, lock_wait=0)
 
 
 # --- roles -------------------------------------------------------------------------------------------------
@@ -369,15 +430,45 @@ def test_without_rights_the_remedy_is_told(app: str, folder: Folder) -> None:
         fairq_schema.apply(app, migrations=folder.path)
 
 
-def test_a_planted_history_is_refused(app: str, empty_db: str, folder: Folder, ask: Ask) -> None:
+PLANTED = """
+create schema fairq_migrate;
+create function fairq_migrate.spring() returns boolean language plpgsql as $fn$
+begin
+    insert into fairq_migrate.sprung select session_user;
+    return true;
+end
+$fn$;
+create table fairq_migrate.sprung (who text);
+create table fairq_migrate._yoyo_migration (migration_hash text, migration_id text, applied_at_utc timestamp);
+alter table fairq_migrate._yoyo_migration enable row level security;
+create policy spring on fairq_migrate._yoyo_migration using (fairq_migrate.spring());
+grant usage on schema fairq_migrate to public;
+grant all on all tables in schema fairq_migrate to public;
+"""
+
+
+@pytest.mark.parametrize("who", ["postgres", "fairq_test_victim"])
+def test_a_planted_history_is_refused(
+    server: Server, app: str, empty_db: str, folder: Folder, ask: Ask, who: str
+) -> None:
     """
-    A superuser does not write into a schema that somebody else prepared: its triggers would run as the superuser.
+    Nobody reads or writes a history that a stranger prepared: what hangs on its tables would run as the victim.
     """
-    ask(f"grant create on database {conninfo_to_dict(empty_db)['dbname']} to fairq_test_app")
-    with psycopg.connect(app) as attacker:
-        attacker.execute("create schema fairq_migrate")
-    with pytest.raises(errors.NotPermittedError, match="belongs to role fairq_test_app"):
-        fairq_schema.apply(empty_db, migrations=folder.path)
+    name = str(conninfo_to_dict(empty_db)["dbname"])
+    ask(f"grant create on database {name} to fairq_test_app")
+    ask("create role fairq_test_victim login")
+    try:
+        with psycopg.connect(app) as attacker:
+            attacker.execute(PLANTED.encode())
+        victim = server.dsn(name, user=who)
+        for command in (fairq_schema.apply, fairq_schema.status, fairq_schema.rollback):
+            with pytest.raises(errors.NotPermittedError, match="belongs to role fairq_test_app"):
+                command(victim, migrations=folder.path)
+        with pytest.raises(errors.NotInstalledError):
+            fairq_schema.check(victim, migrations=folder.path)
+        assert ask("select count(*) from fairq_migrate.sprung") == 0
+    finally:
+        ask("drop role fairq_test_victim")
 
 
 def test_migrations_run_as_the_role_that_was_set(app: str, empty_db: str, folder: Folder, ask: Ask) -> None:

@@ -25,7 +25,7 @@ def walk(folder, prefix=""):
     for entry in folder.iterdir():
         if entry.is_dir():
             yield from walk(entry, f"{prefix}{entry.name}/")
-        elif entry.name.endswith((".sql", "CHECKSUMS")):
+        elif entry.name.endswith((".sql", ".json", "CHECKSUMS")):
             yield prefix + entry.name, hashlib.sha256(entry.read_bytes()).hexdigest()
 
 print(json.dumps(dict(walk(shipped_folder()))))
@@ -94,7 +94,7 @@ def expected(checkout: Path) -> dict[str, str]:
     Name -> sha256 of the files in the checkout.
     """
     folder = checkout / "migrations"
-    paths = [path for path in folder.rglob("*") if path.name.endswith((".sql", "CHECKSUMS"))]
+    paths = [path for path in folder.rglob("*") if path.name.endswith((".sql", ".json", "CHECKSUMS"))]
     assert paths
     return {str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest() for path in paths}
 
@@ -114,6 +114,66 @@ def test_every_form_carries_the_files(
     offline = ["--no-deps", "--no-build-isolation", "--no-index", "--quiet", "--disable-pip-version-check"]
     run(sys.executable, "-m", "pip", "--python", python, "install", *offline, what[form])
     assert files_seen_by(python) == expected
+
+
+def interpreters() -> dict[str, str]:
+    """
+    Version -> program, of every Python that we support; FAIRQ_TEST_PYTHONS names those that must be here.
+    """
+    found: dict[str, str] = {}
+    for version in ("3.10", "3.11", "3.12", "3.13"):
+        managed = sorted(Path("~/.pyenv/versions").expanduser().glob(f"{version}.*/bin/python"))
+        for program in (shutil.which(f"python{version}"), *map(str, managed)):
+            if program and runs(program, version):
+                found[version] = program
+                break
+    wanted = os.environ.get("FAIRQ_TEST_PYTHONS", "").split(",")
+    missing = sorted(set(filter(None, wanted)) - set(found))
+    assert not missing, f"no Python {', '.join(missing)} here"
+    return found
+
+
+def runs(program: str, version: str) -> bool:
+    """
+    Whether it is what its name says: a shim may stand for nothing.
+    """
+    ask = "import sys, venv, ensurepip; print('%d.%d' % sys.version_info[:2])"
+    done = subprocess.run([program, "-c", ask], capture_output=True, text=True, check=False, cwd="/")
+    return (done.returncode, done.stdout.strip()) == (0, version)
+
+
+@pytest.fixture(scope="module", params=interpreters().items(), ids=lambda item: f"python{item[0]}")
+def supported(request: pytest.FixtureRequest, built: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """
+    A new environment of each Python, with our dependencies from the index, as its users have them.
+    """
+    _, program = request.param
+    home = tmp_path_factory.mktemp("python") / "venv"
+    run(program, "-m", "venv", home)
+    run(home / "bin/pip", "install", "--quiet", "--disable-pip-version-check", next(built.glob("*.whl")))
+    return home / "bin/python"
+
+
+@pytest.mark.slow
+def test_every_python_finds_the_files(supported: Path, built: Path, checkout: Path, expected: dict[str, str]) -> None:
+    """
+    On each Python, the wheel, the sdist and an install in place give the same files, and the command starts.
+    """
+    forms: list[str | Path] = [next(built.glob("*.whl")), next(built.glob("*.tar.gz")), f"--editable={checkout}"]
+    for form in forms:
+        run(
+            supported,
+            "-m",
+            "pip",
+            "install",
+            "--quiet",
+            "--disable-pip-version-check",
+            "--no-deps",
+            "--force-reinstall",
+            form,
+        )
+        assert files_seen_by(supported) == expected, form
+        assert "apply" in run(supported.with_name("fairq"), "--help")
 
 
 def test_a_zip_carries_the_files(built: Path, expected: dict[str, str]) -> None:

@@ -125,6 +125,38 @@ def test_an_installer_makes_its_own_roles(start_server: Callable[..., LocalServe
         assert powers() == []
 
 
+def test_yoyo_applies_the_folder_and_shares_the_history(empty_db: str, ask: Callable[..., Any]) -> None:
+    """
+    `yoyo apply` on the folder as we ship it makes the schema that we make, and neither tool does its work again.
+    """
+    parts = {name: str(value) for name, value in conninfo_to_dict(empty_db).items()}
+    name = parts.pop("dbname")
+    dsn = f"postgresql+psycopg:///{name}?" + "&".join(f"{key}={value}" for key, value in parts.items())
+
+    def yoyo(command: str) -> str:
+        main = "from yoyo.scripts.main import main; raise SystemExit(main())"
+        options = ["--batch", "--no-config-file", "-d", f"{dsn}&schema=fairq_migrate", str(CI.parent / "migrations")]
+        program = [sys.executable, "-c", main, command, *options]
+        done = subprocess.run(program, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    ask("create schema fairq_migrate")
+    yoyo("apply")
+    assert fairq_schema.apply(empty_db) == []
+    assert fairq_schema.status(empty_db).pending == ()
+    assert fairq_schema.check(empty_db).differences == ()
+    fairq_schema.rollback(empty_db, to=0)
+    ids = fairq_schema.apply(empty_db)
+    assert [line.split()[:2] for line in yoyo("list").splitlines() if "fairq_0" in line] == [
+        ["A", name] for name in ids
+    ]
+    yoyo("apply")
+    assert [each.id for each in fairq_schema.status(empty_db).migrations] == ids
+    yoyo("rollback")
+    assert fairq_schema.status(empty_db).pending == tuple(ids[-1:])
+
+
 @pytest.mark.parametrize("name", ["fairq_0001_initial.sql", "fairq_0001_initial.rollback.sql"])
 def test_nothing_is_done_outside_a_transaction(empty_db: str, name: str) -> None:
     """

@@ -4,17 +4,22 @@ ci/new_migration and ci/check_schema, on a small tree of their own.
 
 from __future__ import annotations
 
-import hashlib
 import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
 import fairq_schema
 from fairq_schema import _files
 from tests.package.portable import breaches
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    New = Callable[..., None]
 
 CI = Path(__file__).resolve().parents[2] / "ci"
 
@@ -69,21 +74,30 @@ def run(script: str, *arguments: str | Path) -> subprocess.CompletedProcess[str]
     return subprocess.run([sys.executable, CI / script, *arguments], capture_output=True, text=True, check=False)
 
 
-def new_migration(tree: Path, *slug: str) -> None:
+@pytest.fixture
+def new_migration(tree: Path, empty_db: str) -> Callable[..., None]:
     """
-    Run ci/new_migration, which must succeed.
+    `new_migration("in_words")`: runs ci/new_migration, which must succeed.
     """
-    done = run("new_migration", *slug, "--migrations", tree)
-    assert done.returncode == 0, done.stderr
+
+    def write(*slug: str) -> None:
+        done = run("new_migration", *slug, "--migrations", tree, "--dsn", empty_db)
+        assert done.returncode == 0, done.stderr
+
+    return write
 
 
-def release(tree: Path) -> None:
+@pytest.fixture
+def release(tree: Path, empty_db: str) -> Callable[[], None]:
     """
-    Freeze what there is.
+    `release()`: runs ci/freeze, which must succeed.
     """
-    files = sorted(tree.glob("fairq_*.sql"))
-    lines = [f"{hashlib.sha256(path.read_bytes()).hexdigest()}  {path.name}\n" for path in files]
-    (tree / "CHECKSUMS").write_text("".join(lines))
+
+    def freeze() -> None:
+        done = run("freeze", "--migrations", tree, "--dsn", empty_db)
+        assert done.returncode == 0, done.stdout + done.stderr
+
+    return freeze
 
 
 def edit(path: Path, before: str, after: str) -> None:
@@ -95,11 +109,11 @@ def edit(path: Path, before: str, after: str) -> None:
     path.write_text(text.replace(before, after))
 
 
-def test_the_first_version_is_the_tree_in_order(tree: Path) -> None:
+def test_the_first_version_is_the_tree_in_order(tree: Path, new_migration: New) -> None:
     """
     0001 is the map with every file in its place, its own statements too, and passes all rules for migrations.
     """
-    new_migration(tree)
+    new_migration()
     (migration,) = _files.load(tree)
     sections = re.findall(r"^-- schema/(\S+)$", migration.forward, re.MULTILINE)
     assert sections == [
@@ -115,16 +129,16 @@ def test_the_first_version_is_the_tree_in_order(tree: Path) -> None:
     assert breaches(migration.forward) == breaches(migration.backward) == []
 
 
-def test_until_the_release_0001_is_written_anew(tree: Path) -> None:
+def test_until_the_release_0001_is_written_anew(tree: Path, new_migration: New) -> None:
     """
     Before the first release there is one migration, which follows the tree; a name makes no second one.
     """
-    new_migration(tree)
+    new_migration()
     edit(tree / "schema/functions/claim.sql", "'a'", "'b'")
-    new_migration(tree)
+    new_migration()
     assert "values ('b')" in (tree / "fairq_0001_initial.sql").read_text()
     edit(tree / "schema/functions/claim.sql", "'b'", "'c'")
-    new_migration(tree, "claim_c")
+    new_migration("claim_c")
     assert "values ('c')" in (tree / "fairq_0001_initial.sql").read_text()
     assert len(_files.load(tree)) == 1
 
@@ -138,14 +152,16 @@ def test_a_missing_file_is_an_error(tree: Path) -> None:
     assert not (tree / "fairq_0001_initial.sql").exists()
 
 
-def test_after_the_release_changes_make_the_next_version(tree: Path, empty_db: str) -> None:
+def test_after_the_release_changes_make_the_next_version(
+    tree: Path, empty_db: str, new_migration: New, release: Callable[[], None]
+) -> None:
     """
     The next migration carries the changed function files verbatim and no others; its rollback carries what they were.
     """
-    new_migration(tree)
-    release(tree)
+    new_migration()
+    release()
     edit(tree / "schema/functions/claim.sql", "'a'", "'b'")
-    new_migration(tree, "claim_says_b")
+    new_migration("claim_says_b")
 
     first, second = _files.load(tree)
     assert second.id == "fairq_0002_claim_says_b"
@@ -159,30 +175,88 @@ def test_after_the_release_changes_make_the_next_version(tree: Path, empty_db: s
     assert first.depends == ()
 
 
-def test_a_third_version_starts_from_the_second(tree: Path) -> None:
+def test_a_third_version_starts_from_the_second(tree: Path, new_migration: New, release: Callable[[], None]) -> None:
     """
     What a file was is read from the newest migration that carried it.
     """
-    new_migration(tree)
-    release(tree)
+    new_migration()
+    release()
     for number, (before, after) in enumerate([("'a'", "'b'"), ("'b'", "'c'")], start=2):
         edit(tree / "schema/functions/claim.sql", before, after)
-        new_migration(tree, f"version_{number}")
+        new_migration(f"version_{number}")
     backward = (tree / "fairq_0003_version_3.rollback.sql").read_text()
     assert "values ('b')" in backward
     assert "select 2" in backward
 
 
-def test_check_schema_agrees_with_a_compiled_tree(tree: Path, empty_db: str) -> None:
+def test_what_a_human_wrote_stays(tree: Path, new_migration: New, release: Callable[[], None]) -> None:
+    """
+    As long as the newest migration is not released, its functions follow the tree; header and changes stay.
+    """
+    new_migration()
+    release()
+    edit(tree / "schema/functions/claim.sql", "'a'", "'b'")
+    new_migration("claim_says_b")
+    forward = tree / "fairq_0002_claim_says_b.sql"
+    edit(forward, "-- Why:     TODO", "-- Why:     b is better")
+    edit(forward, "-- changes\n--\n", "-- changes\n--\n\nalter table fairq.jobs add column tenant text;\n")
+    edit(tree / "schema/functions/claim.sql", "'b'", "'c'")
+
+    new_migration()
+
+    text = forward.read_text()
+    assert "-- Why:     b is better" in text
+    assert text.count("alter table fairq.jobs add column tenant text;") == 1
+    assert "values ('c')" in text
+    assert "values ('b')" not in text
+    new_migration()
+    assert forward.read_text() == text
+    new_migration("next")
+    assert "alter table" not in (tree / "fairq_0003_next.rollback.sql").read_text()
+
+
+def test_what_is_not_done_is_not_frozen(
+    tree: Path, empty_db: str, new_migration: New, release: Callable[[], None]
+) -> None:
+    """
+    A TODO, and files that are not the schema in the tree, keep a release back; what is frozen is not written again.
+    """
+    new_migration()
+    edit(tree / "schema/tables.sql", "bigint", "integer")
+    refused = run("freeze", "--migrations", tree, "--dsn", empty_db)
+    assert (refused.returncode, (tree / "CHECKSUMS").exists()) == (1, False)
+    new_migration()
+    release()
+    frozen = (tree / "CHECKSUMS").read_text().split()[1::2]
+    assert frozen == ["fairq_0001_initial.rollback.sql", "fairq_0001_initial.sql", "catalog/0001.json"]
+
+    assert run("new_migration", "--migrations", tree, "--dsn", empty_db).returncode == 2
+    new_migration("more")
+    refused = run("freeze", "--migrations", tree, "--dsn", empty_db)
+    assert (refused.returncode, refused.stdout) == (1, "something is left to do in fairq_0002_more.sql\n")
+
+
+def test_a_stale_catalog_is_found(tree: Path, empty_db: str, new_migration: New) -> None:
+    """
+    What says that it is what a version makes, and is not, is named.
+    """
+    new_migration()
+    edit(tree / "catalog/0001.json", '"bigint"', '"integer"')
+    assert check(tree, empty_db) == (1, "catalog/0001.json is not up to date: run ci/new_migration\n")
+
+
+def test_check_schema_agrees_with_a_compiled_tree(
+    tree: Path, empty_db: str, new_migration: New, release: Callable[[], None]
+) -> None:
     """
     Migrations compiled from the tree are the tree; and after a release, with a migration finished by hand, still.
     """
-    new_migration(tree)
+    new_migration()
     assert check(tree, empty_db) == (0, "migrations and schema agree\n")
 
-    release(tree)
+    release()
     edit(tree / "schema/tables.sql", "(job_id bigint)", "(job_id bigint, tenant text)")
-    new_migration(tree, "jobs_have_tenants")
+    new_migration("jobs_have_tenants")
     code, told = check(tree, empty_db)
     assert code == 1
     assert "column fairq.jobs.tenant" in told
@@ -190,6 +264,7 @@ def test_check_schema_agrees_with_a_compiled_tree(tree: Path, empty_db: str) -> 
     forward, backward = tree / "fairq_0002_jobs_have_tenants.sql", tree / "fairq_0002_jobs_have_tenants.rollback.sql"
     edit(forward, "-- changes\n--\n", "-- changes\n--\n\nalter table fairq.jobs add column tenant text;\n")
     edit(backward, "-- changes\n--\n", "-- changes\n--\n\nalter table fairq.jobs drop column tenant;\n")
+    new_migration()
     assert check(tree, empty_db) == (0, "migrations and schema agree\n")
 
 
@@ -207,12 +282,12 @@ def test_check_schema_agrees_with_a_compiled_tree(tree: Path, empty_db: str) -> 
     ],
 )
 def test_check_schema_finds_differences(
-    tree: Path, empty_db: str, file: str, before: str, after: str, complaint: str
+    tree: Path, empty_db: str, new_migration: New, file: str, before: str, after: str, complaint: str
 ) -> None:
     """
     A stale file, another definition, and a rollback that leaves things behind are each found and named.
     """
-    new_migration(tree)
+    new_migration()
     edit(tree / file, before, after)
     code, told = check(tree, empty_db)
     assert code == 1

@@ -102,6 +102,12 @@ class LocalServer(Server):
         self._stop_process()
         self.start()
 
+    def stand_by(self) -> None:
+        """Start again as a standby, which reads and never gets anything new."""
+        self._stop_process()
+        (self.data / "standby.signal").touch()
+        self.start()
+
     def stop(self) -> None:
         """Stop and remove every trace; a second time is no error."""
         self._stop_process()

@@ -1,0 +1,222 @@
+"""
+From every version to the newest and back, with jobs in every state; ours, and one more that is made up for the test.
+"""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from datetime import timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import psycopg
+import pytest
+
+import fairq_schema
+from fairq_schema import _files
+from tests.support import Database
+
+if TYPE_CHECKING:
+    from tests.support.databases import Databases
+
+pytestmark = pytest.mark.short
+
+CHECKOUT = Path(__file__).resolve().parents[2]
+OURS = CHECKOUT / "migrations"
+STATES = ["cancelled", "dead", "queued", "running", "scheduled", "succeeded"]
+
+FORWARD = "set local role fairq_owner;\nalter table fairq.queues add column made_up text not null default 'yes';\n"
+BACKWARD = "set local role fairq_owner;\nalter table fairq.queues drop column made_up;\n"
+
+
+# Another way to know the tenant, in a file that people run beside the migrations.
+VARIANT = """\
+set local role fairq_owner;
+create or replace function fairq.current_tenant_id()
+    returns text
+    language sql
+    stable
+    parallel safe
+    set search_path = pg_catalog, pg_temp
+as $fn$ select 'made up'::text $fn$;
+create table fairq.made_up (id integer);
+"""
+
+
+@pytest.fixture(scope="module")
+def one_more(databases: Databases, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """
+    Our migrations as if they were released, and the next one: a function is changed, a column added.
+    """
+    folder = tmp_path_factory.mktemp("versions") / "migrations"
+    shutil.copytree(OURS, folder)
+    names = [path.name for path in sorted(folder.glob("fairq_*.sql"))]
+    (folder / "CHECKSUMS").write_text("".join(f"{'0' * 64}  {name}\n" for name in names))
+    edit(folder / "schema/functions/cancel.sql", "\nbegin\n", "\nbegin\n    -- made up\n")
+    (folder / "tenant").mkdir(exist_ok=True)
+    (folder / "tenant/made_up.sql").write_text(VARIANT)
+    with databases.empty() as dsn:
+        compile_migration(folder, dsn, "made_up")
+        newest = _files.load(folder)[-1].id
+        for ending, change in ((".sql", FORWARD), (".rollback.sql", BACKWARD)):
+            edit(folder / f"{newest}{ending}", "-- changes\n--\n", f"-- changes\n--\n\n{change}")
+        compile_migration(folder, dsn)
+    return folder
+
+
+@pytest.mark.parametrize("start", [file.number for file in _files.load(OURS)])
+def test_from_every_version_to_the_newest_and_back(databases: Databases, one_more: Path, start: int) -> None:
+    """
+    An upgraded schema is a fresh one, object by object; a downgraded one is what it was; no job is lost on the way.
+    """
+    check_upgrade(databases, one_more, start)
+
+
+@pytest.mark.parametrize("start", [file.number for file in _files.load(OURS)])
+def test_ours_alone(databases: Databases, start: int) -> None:
+    """
+    The same with the versions that we ship; from the newest to itself this is: nothing happens.
+    """
+    check_upgrade(databases, OURS, start)
+
+
+def test_two_installs_have_their_own_versions(databases: Databases, one_more: Path) -> None:
+    """
+    Beside each other, one schema is upgraded, checked and removed without a change of the other.
+    """
+    newest = _files.load(one_more)[-1]
+    with databases.empty() as dsn:
+        fairq_schema.apply(dsn, "My-Queue", to=newest.number - 1, migrations=one_more)
+        fairq_schema.apply(dsn, migrations=one_more)
+        for schema, version in (("fairq", newest.number), ("My-Queue", newest.number - 1)):
+            report = fairq_schema.check(dsn, schema, migrations=one_more)
+            assert (report.version, report.differences) == (version, ())
+        before = snapshot(dsn, "My-Queue")
+        fairq_schema.rollback(dsn, to=0, migrations=one_more)
+        assert snapshot(dsn, "My-Queue") == before
+        with psycopg.connect(dsn, autocommit=True) as connection:
+            assert connection.execute("select to_regnamespace('fairq')").fetchone() == (None,)
+            connection.execute("""select "My-Queue".enqueue_job('a', 'mail')""")
+            claimed = connection.execute("""select count(*) from "My-Queue".claim_jobs(p_owner => 'w')""").fetchone()
+            assert claimed == (1,)
+
+
+def test_the_plan_names_the_locks(databases: Databases, one_more: Path) -> None:
+    """
+    plan() says which tables are locked and who waits for that; it changes nothing.
+    """
+    newest = _files.load(one_more)[-1]
+    with databases.empty() as dsn:
+        fairq_schema.apply(dsn, to=newest.number - 1, migrations=one_more)
+        (planned,) = fairq_schema.plan(dsn, migrations=one_more)
+        assert fairq_schema.status(dsn, migrations=one_more).pending == (newest.id,)
+    assert planned.id == newest.id
+    assert planned.lines() == ["AccessExclusiveLock on queues: nobody reads or writes it meanwhile"]
+
+
+def test_a_variant_that_is_shipped_is_no_drift(databases: Databases, one_more: Path) -> None:
+    """
+    What a file of ours replaced on purpose is as it should be, in every version; what was done beyond it is named.
+    """
+    newest = _files.load(one_more)[-1]
+    with databases.empty() as dsn, psycopg.connect(dsn, autocommit=True) as connection:
+        for version in (newest.number - 1, newest.number):
+            fairq_schema.apply(dsn, to=version, migrations=one_more)
+            connection.execute(f"begin; {VARIANT.replace('create table', 'create table if not exists')}; commit")
+            assert fairq_schema.check(dsn, migrations=one_more).differences == ()
+        connection.execute("alter table fairq.made_up add column more integer")
+        told = (f"column fairq.made_up.more is no part of version {newest.number}",)
+        assert fairq_schema.check(dsn, migrations=one_more).differences == told
+
+
+# --- how it is done ----------------------------------------------------------------------------------------
+
+
+def check_upgrade(databases: Databases, folder: Path, start: int) -> None:
+    """
+    Up from `start` with jobs in every state, down again, and up again.
+    """
+    with databases.empty() as fresh, databases.empty() as dsn:
+        fairq_schema.apply(fresh, migrations=folder)
+        fairq_schema.apply(dsn, to=start, migrations=folder)
+        with Database(dsn) as db:
+            fill(db)
+            jobs = states(db)
+            assert sorted({state for _, state in jobs}) == STATES
+            old = snapshot(dsn)
+
+            for _ in range(2):
+                fairq_schema.apply(dsn, migrations=folder)
+                assert old_differs_from_new(snapshot(fresh), snapshot(dsn)) == []
+                assert fairq_schema.check(dsn, migrations=folder).differences == ()
+                assert states(db) == jobs
+                fairq_schema.rollback(dsn, to=start, migrations=folder)
+                assert old_differs_from_new(old, snapshot(dsn)) == []
+                assert fairq_schema.check(dsn, migrations=folder).differences == ()
+                assert states(db) == jobs
+            fairq_schema.apply(dsn, migrations=folder)
+            (job,) = db.claim()
+            assert db.complete(job)
+
+
+def fill(db: Database) -> None:
+    """
+    A job in every state.
+    """
+    db.given_jobs("a", 5)
+    db.given_jobs("a", 1, delay=timedelta(hours=1))
+    ended, dead, _ = db.claim(3)
+    db.complete(ended)
+    db.fail(dead, retry=False)
+    db.cancel(db.given_jobs("b")[0])
+
+
+def states(db: Database) -> list[tuple[int, str]]:
+    """
+    All jobs.
+    """
+    return [tuple(row) for row in db.rows("select job_id, state from fairq.all_jobs order by job_id")]
+
+
+def snapshot(dsn: str, schema: str = "fairq") -> fairq_schema.Fingerprint:
+    """
+    What a schema is.
+    """
+    with psycopg.connect(dsn) as connection:
+        return fairq_schema.fingerprint(connection, schema)
+
+
+def old_differs_from_new(one: fairq_schema.Fingerprint, two: fairq_schema.Fingerprint) -> list[str]:
+    """
+    What is not the same, of something.
+    """
+    assert one.objects
+    return one.differences(two)
+
+
+def compile_migration(folder: Path, dsn: str, *slug: str) -> None:
+    """
+    Run ci/new_migration, which must succeed.
+    """
+    command: list[str | Path] = [
+        sys.executable,
+        CHECKOUT / "ci/new_migration",
+        *slug,
+        "--migrations",
+        folder,
+        "--dsn",
+        dsn,
+    ]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def edit(path: Path, before: str, after: str) -> None:
+    """
+    Replace a text that must be there, once.
+    """
+    text = path.read_text()
+    assert before in text
+    path.write_text(text.replace(before, after, 1))
