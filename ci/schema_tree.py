@@ -19,8 +19,8 @@ _INCLUDE = re.compile(r"\\ir (\S+)")
 _SECTION = re.compile(r"^--\n-- schema/(\S+)\n--\n\n", re.MULTILINE)
 _BLOCK = re.compile(r"^--\n-- changes\n--\n\n(.*?)(?=^--\n-- schema/|\Z)", re.MULTILINE | re.DOTALL)
 _MAP = "install.sql"
-# Names resolve to what is PostgreSQL's own, whatever path the installer has. A lock is waited for shortly, for everybody
-# who comes later waits behind the one who waits here; `fairq apply` tries again.
+# Names resolve to what is PostgreSQL's own, whatever path the installer has. No lock is waited for long: everybody who
+# comes later waits behind the one who waits here, and `fairq apply` tries again.
 _SETTINGS = """\
 set local search_path = pg_catalog, pg_temp;
 set local lock_timeout = '1s';

@@ -48,9 +48,7 @@ class Expected:
         """
         Return the same with what another variant left: its tables and keys outlive the choice of the next one.
         """
-        left = {
-            name: each for overlay in variants.values() for name, each in overlay.objects.items() if name in live
-        }
+        left = {name: each for overlay in variants.values() for name, each in overlay.objects.items() if name in live}
         return Expected({**left, **self.objects}, self.locks)
 
 

@@ -102,7 +102,8 @@ def _rollback(dsn: str, schema: str, to: str | None, steps: int, yes: bool, lock
 
 
 def _export(**options: Any) -> int:  # noqa: ANN401  argparse knows their types
-    exported = fairq_schema.export.export(have=options.pop("from"), **options)
+    roles = parse(",".join(options.pop("role")))
+    exported = fairq_schema.export.export(have=options.pop("from"), roles=roles, **options)
     print("\n".join(f"wrote {path}" for path in exported.files) or "nothing to write: all is there already")
     for command in exported.then:
         print(f"next: {command}", file=sys.stderr)
@@ -177,6 +178,7 @@ def _parser() -> argparse.ArgumentParser:
     export.add_argument("--out", type=Path, help="the folder to write to (default: where the tool looks)")
     export.add_argument("--start", help="the number of the first file, where files are numbered (default: the time)")
     export.add_argument("--after", help="the revision of the project that the first one follows (alembic)")
+    _add_role(export)
     export.set_defaults(command=_export)
 
     demo = commands.add_parser("demo", help="watch four tenants share one queue", add_help=False)
@@ -194,7 +196,7 @@ def _add_lock_wait(command: argparse.ArgumentParser) -> None:
     )
 
 
-def _add_roles(command: argparse.ArgumentParser) -> None:
+def _add_role(command: argparse.ArgumentParser) -> None:
     command.add_argument(
         "--role",
         action="append",
@@ -202,6 +204,10 @@ def _add_roles(command: argparse.ArgumentParser) -> None:
         metavar="PART=ROLE,...",
         help="which role plays which part: owner, api, worker, producer, tenant, operator (default: fairq_<part>)",
     )
+
+
+def _add_roles(command: argparse.ArgumentParser) -> None:
+    _add_role(command)
     command.add_argument(
         "--no-roles",
         action="store_true",

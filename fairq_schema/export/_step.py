@@ -14,6 +14,7 @@ from fairq_schema._rename import DEFAULT_SCHEMA, rename
 
 if TYPE_CHECKING:
     from fairq_schema._files import Migration
+    from fairq_schema._roles import Roles
 
 _OUTSIDE_A_TRANSACTION = re.compile(r"^-- transactional: false$", re.MULTILINE)
 # short, and not what label() itself makes of another name
@@ -30,6 +31,7 @@ class Step:
         before: the version before it, if there is one.
         target: the tool, by its name in the table.
         schema: where fairq will live.
+        roles: who plays which part there.
         stamp: what tools that go by numbers put before the name.
         after: what it follows in the project itself, if that was said.
         app: the name of the folder that is written to.
@@ -39,6 +41,7 @@ class Step:
     before: Migration | None
     target: str
     schema: str
+    roles: Roles
     stamp: str
     after: str | None
     app: str
@@ -97,14 +100,14 @@ class Step:
         """
         The SQL that makes this version.
         """
-        return rename(self.migration.forward, self.schema)
+        return rename(self.migration.forward, self.schema, self.roles)
 
     @property
     def backward(self) -> str:
         """
         The SQL that takes it away.
         """
-        return rename(self.migration.backward, self.schema)
+        return rename(self.migration.backward, self.schema, self.roles)
 
     def header(self) -> str:
         """

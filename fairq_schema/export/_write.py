@@ -11,12 +11,13 @@ from typing import TYPE_CHECKING
 
 from fairq_schema._files import find, load
 from fairq_schema._rename import DEFAULT_SCHEMA, checked_name
+from fairq_schema._roles import resolve
 from fairq_schema.errors import ExportError
 from fairq_schema.export._step import Step
 from fairq_schema.export._targets import TARGETS, Target
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from fairq_schema._files import Migration
 
@@ -41,6 +42,7 @@ def export(  # noqa: PLR0913  each is an option of the command
     to: int | str | None = None,
     *,
     schema: str = DEFAULT_SCHEMA,
+    roles: Mapping[str, str] | None = None,
     out: Path | None = None,
     start: str | None = None,
     after: str | None = None,
@@ -54,6 +56,7 @@ def export(  # noqa: PLR0913  each is an option of the command
         have: the version that the project has already, by number or id; 0 if none.
         to: the last version to write, by number or id; the newest if not given.
         schema: the name that fairq shall have in the database.
+        roles: which role plays which part (owner, api, worker, producer, tenant, operator), where it is not the usual.
         out: the folder to write to; if not given, the one where the tool looks.
         start: the number of the first file, for tools that go by numbers; the time if not given.
         after: the revision of the project that the first version follows, for Alembic.
@@ -66,6 +69,7 @@ def export(  # noqa: PLR0913  each is an option of the command
     folder = out or Path(tool.folder)
     wanted = _range(load(migrations), have, to)
     checked_name(schema)
+    players = resolve(roles or {}, installer=None)
     _check_app(target, folder)
     first = start or datetime.now(timezone.utc).strftime("%Y%m%d%H%M%S")
     steps = [
@@ -74,6 +78,7 @@ def export(  # noqa: PLR0913  each is an option of the command
             before=before,
             target=target,
             schema=schema,
+            roles=players,
             stamp=f"{int(first) + index:0{len(first)}}",
             after=None if index else after,
             app=folder.resolve().name,

@@ -1,4 +1,8 @@
-"""pgbouncer in transaction mode, in front of one server: `with pooled(dsn) as dsn_through_it`."""
+"""
+pgbouncer in transaction mode, in front of one server: `with pooled(dsn) as dsn_through_it`.
+
+With `one_session=login` it has one session of that login, which goes from client to client.
+"""
 
 from __future__ import annotations
 
@@ -19,10 +23,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-# Each transaction goes to the server connection that has waited longest: whatever a session keeps is found missing.
 SETTINGS = """
 [databases]
-* = host={host} port={port}
+* = host={host} port={port} user={user}
 [pgbouncer]
 listen_addr =
 listen_port = 6432
@@ -30,23 +33,30 @@ unix_socket_dir = {folder}
 logfile = {folder}/log
 auth_type = any
 pool_mode = transaction
+server_lifetime = 86400
+"""
+# Each transaction goes to the server connection that has waited longest: whatever a session keeps is found missing.
+ROUND_ROBIN = """
 server_round_robin = 1
 min_pool_size = 3
 default_pool_size = 10
-server_lifetime = 86400
+"""
+# Each goes to the only one: whatever a session keeps is found by the next client.
+ONE_SESSION = """
+default_pool_size = 1
 """
 
 
 @contextmanager
-def pooled(dsn: str) -> Iterator[str]:
+def pooled(dsn: str, *, one_session: str | None = None) -> Iterator[str]:
     """The same database by way of a pooler."""
     program = _program()
     parts = conninfo_to_dict(dsn)
     folder = temporary_folder()
     try:
-        settings = SETTINGS.format(host=parts["host"], port=parts.get("port", 5432), folder=folder)
-        # the pooler cannot ask who it is: everybody comes as the superuser
-        settings = settings.replace("* = ", f"* = user={parts['user']} ")
+        # the pooler cannot ask who it is: everybody comes as the superuser, or as the one login
+        names = {"host": parts["host"], "port": parts.get("port", 5432), "user": one_session or parts["user"]}
+        settings = SETTINGS.format(folder=folder, **names) + (ONE_SESSION if one_session else ROUND_ROBIN)
         (folder / "pgbouncer.ini").write_text(settings)
         libraries = next(program.parents[1].glob("lib/*-linux-gnu"))
         process = subprocess.Popen(
@@ -56,7 +66,7 @@ def pooled(dsn: str) -> Iterator[str]:
             stderr=subprocess.DEVNULL,
             **run_as(),
         )
-        through = make_conninfo(dsn, host=str(folder), port=6432)
+        through = make_conninfo(dsn, host=str(folder), port=6432, user=names["user"])
         try:
             wait_until(lambda: _lets_in(process, through, folder), "the pooler to start")
             yield through

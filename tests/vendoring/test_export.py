@@ -261,6 +261,18 @@ def test_yoyo_depends_under_the_new_name(written: Callable[..., dict[str, str]])
     assert "fairq_0001_initial\n" not in text
 
 
+def test_roles_by_other_names(written: Callable[..., dict[str, str]]) -> None:
+    """
+    Every file names the roles that were chosen, and those that were not by their usual names.
+    """
+    for name, text in written("psql", to=1, roles={"worker": "service_role"}).items():
+        assert ("service_role" in text) is not name.endswith(".rollback.sql")
+        assert "fairq_worker" not in re.sub("--.*", "", text)
+        assert "fairq_owner" in text
+    with pytest.raises(errors.BadRolesError, match="no part 'boss' in fairq"):
+        written("psql", roles={"boss": "x"})
+
+
 # --- refusals ----------------------------------------------------------------------------------------------
 
 

@@ -108,6 +108,10 @@ def migrations(folder: Path, *extra: str, shipped: int | None = None) -> Path:
     for name in names:
         for suffix in (".sql", ".rollback.sql"):
             shutil.copy(SHIPPED / f"{name}{suffix}", folder)
+    # what `fairq check` compares with; of the further ones there is none
+    (folder / "catalog").mkdir()
+    for number in range(1, len(names) + 1):
+        shutil.copy(SHIPPED / f"catalog/{number:04}.json", folder / "catalog")
     texts = {"torture": (TORTURE, TORTURE_BACK), "alone": (ALONE, ALONE_BACK)}
     for word in extra:
         number, before = len(names) + 1, names[-1]
