@@ -1,5 +1,5 @@
 """
-What the tests of the package share: a folder of two migrations, and questions to a database.
+What the tests of the package share: a folder of two migrations, questions to a database, roles for a moment.
 """
 
 from __future__ import annotations
@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import psycopg
 import pytest
+from psycopg import sql
+from psycopg.conninfo import conninfo_to_dict
 
 from tests.package.folders import BARRIER, two_versions
 
@@ -16,6 +18,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from tests.package.folders import Folder
+    from tests.support.servers import Server
 
 
 @pytest.fixture
@@ -48,3 +51,32 @@ def barrier(ask: Callable[..., Any]) -> Callable[[], None]:
     """
     ask("select pg_advisory_lock(%s)", BARRIER)
     return lambda: ask("select pg_advisory_unlock(%s)", BARRIER)
+
+
+@pytest.fixture
+def make_role(ask: Callable[..., Any]) -> Iterator[Callable[..., str]]:
+    """
+    `make_role("Service role", "login")`: a role that is gone after the test.
+    """
+    made: list[sql.Identifier] = []
+
+    def make(name: str, options: str = "") -> str:
+        role = sql.Identifier(name)
+        ask(sql.SQL("create role {} {}").format(role, sql.SQL(options)).as_string())
+        made.append(role)
+        return name
+
+    yield make
+    for role in reversed(made):
+        ask(sql.SQL("drop owned by {} cascade").format(role).as_string())
+    for role in reversed(made):
+        ask(sql.SQL("drop role {}").format(role).as_string())
+
+
+@pytest.fixture
+def connect(server: Server, empty_db: str) -> Callable[[str], psycopg.Connection[Any]]:
+    """
+    `connect("app")`: a connection to this test's database as another login.
+    """
+    name = str(conninfo_to_dict(empty_db)["dbname"])
+    return lambda user: psycopg.connect(server.dsn(name, user=user), autocommit=True)

@@ -5,53 +5,17 @@ Who plays the parts of fairq: names chosen at installation, or one login for eve
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import psycopg
 import pytest
-from psycopg import sql
-from psycopg.conninfo import conninfo_to_dict
 
 import fairq_schema
 from fairq_schema import errors
 from fairq_schema._roles import DEFAULT_ROLES, parse, resolve
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from tests.support.servers import Server
-
 Ask = Callable[..., Any]
 MakeRole = Callable[..., str]
-
-
-@pytest.fixture
-def make_role(ask: Ask) -> Iterator[MakeRole]:
-    """
-    `make_role("Service role", "login")`: a role that is gone after the test.
-    """
-    made: list[sql.Identifier] = []
-
-    def make(name: str, options: str = "") -> str:
-        role = sql.Identifier(name)
-        ask(sql.SQL("create role {} {}").format(role, sql.SQL(options)).as_string())
-        made.append(role)
-        return name
-
-    yield make
-    for role in reversed(made):
-        ask(sql.SQL("drop owned by {} cascade").format(role).as_string())
-    for role in reversed(made):
-        ask(sql.SQL("drop role {}").format(role).as_string())
-
-
-@pytest.fixture
-def connect(server: Server, empty_db: str) -> Callable[[str], psycopg.Connection[Any]]:
-    """
-    `connect("app")`: a connection to this test's database as another login.
-    """
-    name = str(conninfo_to_dict(empty_db)["dbname"])
-    return lambda user: psycopg.connect(server.dsn(name, user=user), autocommit=True)
 
 
 def one(connection: psycopg.Connection[Any], query: str) -> Any:
