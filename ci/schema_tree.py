@@ -19,14 +19,43 @@ _INCLUDE = re.compile(r"\\ir (\S+)")
 _SECTION = re.compile(r"^--\n-- schema/(\S+)\n--\n\n", re.MULTILINE)
 _BLOCK = re.compile(r"^--\n-- changes\n--\n\n(.*?)(?=^--\n-- schema/|\Z)", re.MULTILINE | re.DOTALL)
 _MAP = "install.sql"
-# Short, for everybody who comes later waits behind the one who waits here; `fairq apply` tries again.
-_LOCK = "set local lock_timeout = '1s';\n"
 
 _HEADER = """\
 -- depends:{depends}
 -- {title}
 --
 -- Compiled by ci/new_migration from migrations/schema/, where the schema is meant to be read.
+"""
+
+
+# Names resolve to what is PostgreSQL's own, whatever path the installer has, until finish.sql gives that back: other
+# tools write their own tables in the same transaction. No lock is waited for long, for everybody who comes later waits
+# behind the one who waits here; `fairq apply` tries again.
+_SETTINGS = """\
+do $fn$
+begin
+    perform pg_catalog.set_config('fairq_install.path', pg_catalog.current_setting('search_path'), true);
+end
+$fn$;
+set local search_path = pg_catalog, pg_temp;
+set local lock_timeout = '1s';
+"""
+
+_PROVIDER = """\
+-- How fairq knows the tenant: {name}
+--
+-- Replaces current_tenant_id(), in one transaction; no migration does, so run it once, after the first migration.
+-- Compiled by ci/new_migration from migrations/schema/.
+
+{settings}
+do $fn$
+begin
+    if to_regnamespace('fairq') is null then
+        raise exception 'fairq is not installed in this database'
+            using errcode = '55000', hint = 'Apply the migrations first.';
+    end if;
+end
+$fn$;
 """
 
 
@@ -68,9 +97,22 @@ def initial(tree: Path) -> tuple[str, str]:
     Return the first migration and its rollback.
     """
     header = _HEADER.format(depends="", title="0001 initial")
-    forward = f"{header}\n{_LOCK}\n{install_text(tree)}"
+    forward = f"{header}\n{_SETTINGS}\n{install_text(tree)}"
     backward = f"-- 0001 initial, the way back\n\n{_sections([_piece(tree, 'rollback_initial.sql')])}"
     return forward, backward
+
+
+def tenant_providers(tree: Path) -> dict[str, str]:
+    """
+    Return name -> text of each way to know the tenant: a file that any tool can run, inside the frame of a migration.
+    """
+    texts = {}
+    for path in sorted((tree / "tenant").glob("*.sql")):
+        header = _PROVIDER.format(name=path.stem, settings=_SETTINGS)
+        own = [Piece(_MAP, "set local role fairq_owner;\n"), _piece(tree, f"tenant/{path.name}")]
+        frame = [_piece(tree, name) for name in FRAME]
+        texts[path.stem] = f"{header}\n{_sections([frame[0], *own, frame[1]])}"
+    return texts
 
 
 def successor(tree: Path, folder: Path, slug: str) -> tuple[str, str, str]:
@@ -83,8 +125,8 @@ def successor(tree: Path, folder: Path, slug: str) -> tuple[str, str, str]:
     _bump(tree / VERSION, number)
     changed, previous = _changes_since(earlier, tree)
     header = _HEADER.format(depends=f" {earlier[-1].stem}", title=title)
-    forward = f"{header}{_WHY}\n{_LOCK}\n{_sections(changed, stub=_CHANGES)}"
-    backward = f"-- {title}, the way back\n\n{_LOCK}\n{_sections(previous, stub=_CHANGES)}"
+    forward = f"{header}{_WHY}\n{_SETTINGS}\n{_sections(changed, stub=_CHANGES)}"
+    backward = f"-- {title}, the way back\n\n{_SETTINGS}\n{_sections(previous, stub=_CHANGES)}"
     return f"fairq_{number:04}_{slug}", forward, backward
 
 

@@ -8,12 +8,16 @@ import argparse
 import importlib
 import sys
 import warnings
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import psycopg
 
 import fairq_schema
+import fairq_schema.export
+from fairq_schema._doctor import report
 from fairq_schema._roles import parse
+from fairq_schema._tenant import PROVIDERS
 from fairq_schema.errors import NewerDatabaseWarning
 
 if TYPE_CHECKING:
@@ -44,7 +48,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     return code
 
 
-def _apply(to: str | None, dry_run: bool, **rest: Any) -> int:  # noqa: ANN401, FBT001  by name only
+def _apply(to: str | None, dry_run: bool, tenant: str | None, **rest: Any) -> int:  # noqa: ANN401, FBT001  by name only
     if dry_run:
         planned = fairq_schema.plan(rest["dsn"], rest["schema"], to)
         print("\n".join("\n    ".join([f"would apply {each.id}", *each.lines()]) for each in planned) or _NOTHING)
@@ -55,6 +59,9 @@ def _apply(to: str | None, dry_run: bool, **rest: Any) -> int:  # noqa: ANN401, 
     for warning in told:
         print(f"fairq: {warning.message}", file=sys.stderr)
     print("\n".join(f"applied {name}" for name in applied) or _NOTHING)
+    if tenant:
+        before = fairq_schema.set_tenant_provider(rest["dsn"], tenant, rest["schema"])
+        print(f"the tenant is known by {tenant}" + (f", no longer by {before}" if before != tenant else ""))
     return 0
 
 
@@ -91,6 +98,20 @@ def _rollback(dsn: str, schema: str, to: str | None, steps: int, yes: bool, lock
     return 0
 
 
+def _export(**options: Any) -> int:  # noqa: ANN401  argparse knows their types
+    exported = fairq_schema.export.export(have=options.pop("from"), **options)
+    print("\n".join(f"wrote {path}" for path in exported.files) or "nothing to write: all is there already")
+    for command in exported.then:
+        print(f"next: {command}", file=sys.stderr)
+    return 0
+
+
+def _doctor(dsn: str, schema: str) -> int:
+    hazards = fairq_schema.doctor(dsn, schema)
+    print("\n".join(report(hazards)))
+    return 1 if any(each.severity == "error" for each in hazards) else 0
+
+
 def _demo(rest: list[str]) -> int:
     try:
         demo = importlib.import_module("fairq_schema.demo")  # only now: what it needs is an extra
@@ -110,6 +131,9 @@ def _parser() -> argparse.ArgumentParser:
     apply = commands.add_parser("apply", help="bring a database to the newest version")
     apply.add_argument("--to", help="the last migration to apply, by number or id")
     apply.add_argument("--dry-run", action="store_true", help="only say what would be applied, and whom it makes wait")
+    apply.add_argument(
+        "--tenant", choices=PROVIDERS, help="how a session's tenant is known (default: as it is; new: setting)"
+    )
     apply.set_defaults(command=_apply)
 
     status = commands.add_parser("status", help="list the migrations, applied and pending")
@@ -131,13 +155,26 @@ def _parser() -> argparse.ArgumentParser:
     adopt = commands.add_parser("adopt", help="record what another tool applied, once check finds nothing")
     adopt.set_defaults(command=_adopt)
 
-    for command in (apply, status, rollback, check, adopt):
+    doctor = commands.add_parser("doctor", help="look for what weakens the isolation of tenants; any login may")
+    doctor.set_defaults(command=_doctor)
+
+    for command in (apply, status, rollback, check, adopt, doctor):
         command.add_argument("--dsn", default="", help="libpq connection string or URI (default: the PG* environment)")
         command.add_argument("--schema", default="fairq", help="where fairq lives (default: fairq)")
     for command in (apply, rollback, adopt):
         _add_lock_wait(command)
     for command in (apply, check, adopt):
         _add_roles(command)
+
+    export = commands.add_parser("export", help="write the migrations as another tool wants them")
+    export.add_argument("--target", required=True, choices=fairq_schema.export.TARGETS, help="the tool")
+    export.add_argument("--from", default="0", help="the version that the project has already (default: 0, none)")
+    export.add_argument("--to", help="the last version to write (default: the newest)")
+    export.add_argument("--schema", default="fairq", help="where fairq will live (default: fairq)")
+    export.add_argument("--out", type=Path, help="the folder to write to (default: where the tool looks)")
+    export.add_argument("--start", help="the number of the first file, where files are numbered (default: the time)")
+    export.add_argument("--after", help="the revision of the project that the first one follows (alembic)")
+    export.set_defaults(command=_export)
 
     demo = commands.add_parser("demo", help="watch four tenants share one queue", add_help=False)
     demo.set_defaults(command=_demo)

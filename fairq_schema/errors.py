@@ -41,6 +41,12 @@ class UnknownTargetError(FairqError):
     """
 
 
+class ExportError(FairqError):
+    """
+    Correct what was asked of the export, or remove the file that is in its way.
+    """
+
+
 class ChangedFileError(FairqError):
     """
     Restore the file that was applied, and put the change into a new migration.

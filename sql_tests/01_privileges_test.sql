@@ -30,8 +30,10 @@ from (values
     ('queue_stats',          true,  false, false, true,  false),
     ('tenant_stats',         false, false, false, true,  false),
     ('explain_wait',         false, true,  true,  true,  false),
+    ('get_job',              false, true,  true,  true,  false),
     ('channel',              true,  true,  true,  true,  false),
     ('current_tenant_id',    true,  true,  true,  true,  false),
+    ('tenant_provider',      true,  true,  true,  true,  false),
     ('schema_version',       true,  true,  true,  true,  false)
 ) as v(name, worker, producer, tenant, operator, anybody);
 
@@ -103,6 +105,7 @@ select set_eq('select * from rights', $$ values
     ('ticks', 'fairq_api', 'delete insert select'),
     ('settlements', 'fairq_api', 'delete insert select'),
     ('access_grants', 'fairq_api', 'select'),
+    ('all_jobs', 'fairq_api', 'select'),
     ('jobs_job_id_seq', 'fairq_api', 'usage'),
     ('dispatch_seq', 'fairq_api', 'usage'),
     -- tenants read their own rows, without fences

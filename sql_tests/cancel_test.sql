@@ -92,7 +92,10 @@ cross join fairq.enqueue_job(v.tenant, 't') as e;
 insert into mine select 'b in q', e.job_id from fairq.enqueue_job('b', 't', p_queue => 'q') as e;
 grant select on mine to public;
 set local session authorization fairq_test_tenant;
-select is(fairq.cancel_job(m.job_id), 'not_found', 'without a tenant there is nothing to cancel')
+select throws_ok(
+    format('select fairq.cancel_job(%s)', m.job_id), '42501', 'this session acts for no tenant',
+    'without a tenant that is said, lest it look like nothing to cancel'
+)
 from mine as m where m.tenant = 'a';
 set local app.tenant_id = 'a';
 select is(fairq.cancel_job(m.job_id), 'not_found', 'a tenant finds no job of another')

@@ -1,5 +1,5 @@
 -- expire: running, its lease over -> queued, dead or cancelled.
-select plan(39);
+select plan(43);
 
 select fairq_test.given_jobs('a', 4, p_max_attempts => 2);
 create temp table held as select row_number() over () as n, c.* from fairq_test.claim(4) as c;
@@ -112,6 +112,26 @@ create temp table poisoned_again as select * from fairq_test.claim(10, 'poison')
 select fairq_test.given_lease_over(p.job_id) from poisoned_again as p;
 select is(count(*), 3::bigint, 'a claim is not stopped by one either') from fairq_test.claim(10, 'poison');
 select is(count(*), 3::bigint, 'and puts it with the others') from fairq.finished_jobs as f where f.queue = 'poison';
+
+-- what passes by itself is no fault of the job
+create function fairq_test.busy() returns trigger language plpgsql as $fn$
+begin
+    raise exception 'not now' using errcode = current_setting('fairq_test.busy');
+end
+$fn$;
+create trigger busy before update on fairq.jobs for each row when (old.task = 'busy') execute function fairq_test.busy();
+select fairq_test.given_jobs('a', 1, 'busy', p_task => 'busy');
+select fairq_test.given_lease_over(c.job_id) from fairq_test.claim(1, 'busy') as c;
+set fairq_test.busy = '55P03';
+select fairq_test.refuses(
+    'select fairq.release_expired_jobs(''busy'')', '55P03', 'not now', 'a lock that is not to be had is the caller''s to wait for'
+);
+set fairq_test.busy = '40P01';
+select fairq_test.refuses('select fairq_test.claim(1, ''busy'')', '40P01', 'not now', 'a deadlock stops a claim');
+set fairq_test.busy = '53100';
+select fairq_test.refuses('select fairq.release_expired_jobs(''busy'')', '53100', 'not now', 'and so does a full disk');
+drop trigger busy on fairq.jobs;
+select is(c.attempt, 2, 'the job is none the worse for it') from fairq_test.claim(1, 'busy') as c;
 drop trigger poison on fairq.jobs;
 select is(f.running, 3, 'the scheduler counts what runs') from fairq.flows as f where f.queue = 'poison';
 

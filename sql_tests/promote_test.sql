@@ -7,6 +7,7 @@ declare
     v_jobs bigint[] := array(select fairq_test.given_jobs('a', p_count, p_queue, p_delay => '1 day'));
 begin
     update fairq.jobs as j set run_at = clock_timestamp() where j.job_id = any (v_jobs);
+    update fairq.ticks set promote_floor = '-infinity';
 end
 $fn$;
 create function pg_temp.waiting(p_queue text, p_state text) returns bigint language sql as $fn$
@@ -45,6 +46,7 @@ select is_empty('select * from fairq_test.claim(10, ''default'')', 'what is not 
 select fairq_test.given_jobs('a', 1, 'seen', p_delay => '1 day');
 select is_empty('select * from fairq_test.claim(1, ''seen'')', 'a look has seen the job wait');
 update fairq.jobs as j set run_at = clock_timestamp() where j.queue = 'seen';
+update fairq.ticks set promote_floor = '-infinity';
 select is(fairq.promote_due_jobs('seen'), 1, 'it is promoted from outside');
 select is(count(*), 1::bigint, 'and claimed') from fairq_test.claim(1, 'seen');
 

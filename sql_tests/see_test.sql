@@ -26,13 +26,13 @@ select is(
     s.next_due_at, (select min(j.run_at) from fairq.jobs as j where j.state = 'scheduled'), 'when the next job is due'
 )
 from fairq.queue_stats('default') as s;
-select ok(clock_timestamp() - s.ticked_at < interval '20 s', 'and when the scheduler was last there')
+select ok(clock_timestamp() - s.ticked_at < interval '60 s', 'and when the scheduler was last there')
 from fairq.queue_stats() as s;
 select ok(
     clock_timestamp() - s.oldest_wait - (
         select min(j.run_at) from fairq.jobs as j
         where j.state = 'queued' and not exists (select from held as h where h.job_id = j.job_id)
-    ) between interval '0' and interval '5 s', 'and how long the oldest job waits, of those that do not run'
+    ) between interval '0' and interval '20 s', 'and how long the oldest job waits, of those that do not run'
 )
 from fairq.queue_stats() as s;
 select is_empty('select * from fairq.queue_stats(''nowhere'')', 'an unknown queue has no row');

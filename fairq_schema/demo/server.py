@@ -1,4 +1,8 @@
-"""A PostgreSQL server of the demo's own: in a temporary directory, reachable by its socket only, gone at the end."""
+"""
+A PostgreSQL server of the demo's own: in a temporary directory, reachable by its socket only, gone at the end.
+
+`ci/bench` runs its server by it too, with other settings.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +23,7 @@ from psycopg.conninfo import make_conninfo
 from fairq_schema.demo.errors import DemoError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
 # Not durable on purpose: the directory is deleted when the demo ends.
 SETTINGS = {
@@ -38,14 +42,14 @@ TRIES, BETWEEN_TRIES, PATIENCE = 300, 0.1, 10
 
 
 @contextlib.contextmanager
-def temporary_server() -> Iterator[str]:
-    """Start a server, give its conninfo, and leave neither process nor directory behind."""
+def temporary_server(settings: Mapping[str, str] = SETTINGS, base: Path | None = None) -> Iterator[str]:
+    """Start a server, give its conninfo, and leave neither process nor directory behind (in `base`, if given)."""
     user = _unprivileged_user()
-    home = _home(user)
+    home = _home(user, base or Path(tempfile.gettempdir()))
     try:
         binaries = _binaries(home, user)
         _run([binaries / "initdb", "-D", home / "data", *INITDB], home, user)
-        server = _start(binaries, home, user)
+        server = _start(binaries, home, user, settings)
         try:
             yield _conninfo(home)
         finally:
@@ -65,8 +69,7 @@ def _unprivileged_user() -> pwd.struct_passwd | None:
     raise DemoError(message)
 
 
-def _home(user: pwd.struct_passwd | None) -> Path:
-    base = Path(tempfile.gettempdir())
+def _home(user: pwd.struct_passwd | None, base: Path) -> Path:
     if len(str(base)) > LONGEST_BASE or (user and not _open_to_all(base)):
         base = Path("/tmp")  # noqa: S108 (mkdtemp makes a private directory in it)
     home = Path(tempfile.mkdtemp(prefix="fairq-demo-", dir=base))
@@ -111,14 +114,16 @@ def _run(command: list[str | Path], home: Path, user: pwd.struct_passwd | None) 
         raise DemoError(message)
 
 
-def _start(binaries: Path, home: Path, user: pwd.struct_passwd | None) -> subprocess.Popen[bytes]:
-    settings = [word for name, value in SETTINGS.items() for word in ("-c", f"{name}={value}")]
+def _start(
+    binaries: Path, home: Path, user: pwd.struct_passwd | None, settings: Mapping[str, str]
+) -> subprocess.Popen[bytes]:
+    options = [word for name, value in settings.items() for word in ("-c", f"{name}={value}")]
     # Should the demo be killed outright, the kernel tells the server to go too (Linux).
     setpriv = shutil.which("setpriv")
     guard = [setpriv, "--pdeathsig", "INT", "--"] if setpriv else []
     with (home / "log").open("wb") as log:
         server: subprocess.Popen[bytes] = subprocess.Popen(  # type: ignore[call-overload]
-            [*guard, binaries / "postgres", "-D", home / "data", "-k", home, *settings],
+            [*guard, binaries / "postgres", "-D", home / "data", "-k", home, *options],
             cwd=home,
             stdout=log,
             stderr=log,

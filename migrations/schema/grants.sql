@@ -5,15 +5,27 @@
 revoke all on all tables in schema fairq from public;
 revoke all on all sequences in schema fairq from public;
 
-revoke all on type
-    fairq.enqueued_job, fairq.enqueue_outcome, fairq.claimed_job, fairq.job_outcome,
-    fairq.queue_stat, fairq.tenant_stat, fairq.wait_reason, fairq.new_job, fairq.news, fairq.ending, fairq.tenant_news,
-    fairq.moved, fairq.place, fairq.pick, fairq.flow_at, fairq.front_flow
-from public;
+-- Nobody else may make something that depends on a type, which would keep us from changing or dropping it. Row types of
+-- tables and views have this right of PUBLIC whatever the default privileges are; arrays follow their elements.
+do $fn$
+declare
+    v_type text;
+begin
+    for v_type in
+        select t.oid::regtype::text from pg_catalog.pg_type as t
+        where t.typnamespace = 'fairq'::regnamespace and t.typelem = 0
+    loop
+        execute format('revoke all on type %s from public', v_type);
+    end loop;
+end
+$fn$;
+
+-- what functions take, return or declare
 grant usage on type
+    fairq.jobs, fairq.leases, fairq.job_keys, fairq.queues, fairq.tenants, fairq.flows, fairq.ticks, fairq.all_jobs,
     fairq.enqueued_job, fairq.enqueue_outcome, fairq.claimed_job, fairq.job_outcome,
-    fairq.queue_stat, fairq.tenant_stat, fairq.wait_reason, fairq.new_job, fairq.news, fairq.ending, fairq.tenant_news,
-    fairq.moved, fairq.place, fairq.pick, fairq.flow_at, fairq.front_flow
+    fairq.queue_stat, fairq.tenant_stat, fairq.wait_reason, fairq.new_job, fairq.news, fairq.amount, fairq.ending, fairq.tenant_news,
+    fairq.moved, fairq.place, fairq.pick, fairq.flow_at, fairq.touched, fairq.caught_up, fairq.spent, fairq.picked
 to fairq_api;
 
 -- the functions: never a change of tenant, payload or id; never a change of the log; delete only where a job moves on
@@ -47,6 +59,9 @@ grant select, insert, delete on fairq.settlements to fairq_api;
 grant select on fairq.access_grants to fairq_api;
 -- ids are drawn before the row is written where a key has to name its job
 grant usage on sequence fairq.jobs_job_id_seq, fairq.dispatch_seq to fairq_api;
+
+-- get_job() reads it; a view has the rights of its reader
+grant select on fairq.all_jobs to fairq_api;
 
 -- tenants: no token, no hash, nothing of the scheduler
 grant select on fairq.all_jobs, fairq.job_events to fairq_tenant;

@@ -9,7 +9,7 @@ set local role fairq_owner;
 \ir tables.sql
 \ir indexes.sql
 \ir views.sql
-\ir functions/tenant_identity.sql
+\ir tenant/setting.sql
 \ir policies.sql
 \ir grants.sql
 \ir defaults.sql
@@ -39,5 +39,6 @@ set local role fairq_api;
 \ir functions/reschedule.sql
 \ir functions/retry.sql
 \ir functions/see.sql
+\ir functions/get_job.sql
 
 \ir finish.sql

@@ -7,7 +7,6 @@
 do $fn$
 begin
     perform set_config('fairq_install.in_transaction', 'yes', true);
-    perform set_config('fairq_install.by', current_user::text, true);
 end
 $fn$;
 
@@ -58,6 +57,12 @@ begin
         end if;
     end loop;
 
+    perform set_config('fairq_install.is_single', (
+        select case when count(*) = 0 then 'yes' else 'no' end
+        from (values ('fairq_owner'), ('fairq_api')) as p(role_name)
+        where p.role_name <> current_user
+    ), true);
+
     -- The installer acts as the two powers for this transaction only; finish.sql gives back what was taken here.
     perform set_config('fairq_install.taken', '', true);
     foreach v_role in array array['fairq_owner', 'fairq_api'] loop
@@ -79,6 +84,63 @@ begin
         end;
         perform set_config('fairq_install.taken', current_setting('fairq_install.taken') || ' ' || v_role, true);
     end loop;
+end
+$fn$;
+
+-- What the powers rest on: nobody but an installer is one of them, and they have no power beyond their grants.
+do $fn$
+declare
+    v_role  text;
+    v_found text;
+begin
+    foreach v_role in array array['fairq_owner', 'fairq_api'] loop
+        -- one role for everything, which installs too: no separation, so nothing to check; see docs/security.md
+        continue when v_role = current_user;
+
+        select concat_ws(
+            ' ', case when r.rolcanlogin then 'login' end, case when r.rolsuper then 'superuser' end,
+            case when r.rolbypassrls then 'bypassrls' end, case when r.rolcreaterole then 'createrole' end,
+            case when r.rolcreatedb then 'createdb' end, case when r.rolreplication then 'replication' end
+        ) into v_found
+        from pg_catalog.pg_roles as r
+        where r.rolname = v_role;
+        if v_found <> '' then
+            raise exception 'role % has %, and must have no such right', v_role, v_found
+                using
+                    errcode = '55000',
+                    hint = format(
+                        'Ask its administrator to run: alter role %I no%s;', v_role, replace(v_found, ' ', ' no')
+                    );
+        end if;
+
+        select string_agg(quote_ident(r.rolname), ', ' order by r.rolname) into v_found
+        from pg_catalog.pg_roles as r
+        where r.rolcanlogin and not r.rolsuper and r.rolname not in (v_role, current_user)
+          and (
+              pg_has_role(r.oid, v_role, 'USAGE')
+              or pg_has_role(
+                  r.oid, v_role,
+                  case when current_setting('server_version_num')::integer >= 160000 then 'SET' else 'MEMBER' end
+              )
+          );
+        if v_found <> '' and current_setting('fairq_install.trust_members', true) is distinct from 'yes' then
+            raise exception 'role % can be used by %', v_role, v_found
+                using
+                    errcode = '55000',
+                    hint = format('Revoke it: revoke %I from %s; ', v_role, v_found)
+                        || 'or trust them with every row: set fairq_install.trust_members = ''yes'';';
+        end if;
+    end loop;
+
+    select string_agg(quote_ident(r.rolname), ', ') into v_found
+    from pg_catalog.pg_roles as r
+    where r.rolname = 'fairq_tenant' and (r.rolsuper or r.rolbypassrls);
+    if v_found <> '' then
+        raise exception 'role % is not bound by row-level security: its members would see every tenant', v_found
+            using
+                errcode = '55000',
+                hint = format('Ask its administrator to run: alter role %s nosuperuser nobypassrls;', v_found);
+    end if;
 end
 $fn$;
 
@@ -109,12 +171,11 @@ $fn$;
 set local role fairq_owner;
 comment on schema fairq is 'A fair, multi-tenant, durable job queue.';
 grant usage, create on schema fairq to fairq_api;
-
--- The global form: the IN SCHEMA form does not take away what PUBLIC has by default. A login that plays these parts
--- itself has habits of its own, which stay.
+-- The global form: the IN SCHEMA form does not take away what PUBLIC has by default. Not where one role is everything:
+-- what else it makes elsewhere is its own affair.
 do $fn$
 begin
-    if current_user <> current_setting('fairq_install.by') then
+    if current_setting('fairq_install.is_single') = 'no' then
         alter default privileges revoke execute on functions from public;
         alter default privileges revoke usage on types from public;
     end if;
@@ -123,7 +184,7 @@ $fn$;
 set local role fairq_api;
 do $fn$
 begin
-    if current_user <> current_setting('fairq_install.by') then
+    if current_setting('fairq_install.is_single') = 'no' then
         alter default privileges revoke execute on functions from public;
     end if;
 end

@@ -432,18 +432,10 @@ comment on column fairq.ticks.tokens_at is 'When they were counted.';
 comment on column fairq.ticks.found_empty is 'The claim found less than it asked for: the next enqueue may wake listeners.';
 
 create table fairq.settlements (
-    queue     text    collate "C" not null,
-    tenant    text    collate "C" not null,
-    ended_xid xid8    not null default pg_current_xact_id(),
-    epoch     bigint  not null,
-    ended     integer not null,
-    measured  integer not null default 0,
-    elapsed   bigint  not null default 0,
-    extra     bigint  not null default 0,
-    refund    bigint  not null default 0,
-    constraint settlements_not_negative check (
-        ended >= 0 and measured between 0 and ended and elapsed >= 0 and extra >= 0 and refund >= 0
-    )
+    queue     text           collate "C" not null,
+    ended_xid xid8           not null default pg_current_xact_id(),
+    endings   fairq.ending[] not null,
+    constraint settlements_not_empty check (cardinality(endings) > 0)
 ) with (
     autovacuum_vacuum_scale_factor = 0.02
 );
@@ -452,14 +444,69 @@ alter table fairq.settlements force row level security;
 
 comment on table fairq.settlements is 'Attempts that ended, or were renewed beyond what was prepaid, for the scheduler to know: its second feed. The look that reads a row deletes it.';
 comment on column fairq.settlements.queue is 'The queue.';
-comment on column fairq.settlements.tenant is 'The tenant.';
 comment on column fairq.settlements.ended_xid is 'The transaction that says so.';
-comment on column fairq.settlements.epoch is 'The flow''s lift epoch at their start.';
-comment on column fairq.settlements.ended is 'How many ended; none when a lease was renewed.';
-comment on column fairq.settlements.measured is 'How many of them tell how long such attempts take.';
-comment on column fairq.settlements.elapsed is 'Milliseconds those took, together.';
-comment on column fairq.settlements.extra is 'Milliseconds used beyond what was prepaid.';
-comment on column fairq.settlements.refund is 'Milliseconds prepaid and not used.';
+comment on column fairq.settlements.endings is 'Who ended how many, and what they cost beyond what was prepaid: one row for all that end in a call, however many tenants they are of.';
+
+create type fairq.tenant_news as (
+    tenant    text,
+    arrived   boolean,
+    has_token boolean,
+    head_at   timestamptz[],
+    head_id   bigint[],
+    ended     bigint,
+    measured  bigint,
+    elapsed   numeric,
+    extra     numeric,
+    refund    numeric,
+    row_id    tid,
+    flow      fairq.flows,
+    wish      fairq.tenants
+);
+comment on type fairq.tenant_news is 'All the news of one tenant, beside its flow and, where it may have changed, what its operator wants. Internal.';
+
+create type fairq.touched as (
+    row_id tid,
+    flow   fairq.flows
+);
+comment on type fairq.touched is 'A flow as the news of a look have left it, still to be written to its row. Internal.';
+
+create type fairq.caught_up as (
+    tick    fairq.ticks,
+    touched fairq.touched[]
+);
+comment on type fairq.caught_up is 'The scheduler''s memory after a look. Internal.';
+
+create type fairq.flow_at as (
+    row_id     tid,
+    is_touched boolean,
+    tenant     text collate "C",
+    vtime      bigint,
+    charge     bigint,
+    served     bigint,
+    flow       fairq.flows
+);
+comment on type fairq.flow_at is 'A flow in pick order, and where its row is. Internal.';
+
+create type fairq.spent as (
+    row_id        tid,
+    is_touched    boolean,
+    flow          fairq.flows,
+    took          integer,
+    charge        bigint,
+    price         bigint,
+    turn          integer,
+    next_priority smallint,
+    next_run_at   timestamptz,
+    next_job_id   bigint
+);
+comment on type fairq.spent is 'What a pass took from a flow, and the place of its next job; a flow found empty has none. Internal.';
+
+create type fairq.picked as (
+    is_open boolean,
+    jobs    fairq.pick[],
+    flows   fairq.spent[]
+);
+comment on type fairq.picked is 'What a pass chose. Not open: no flow is eligible. Internal.';
 
 -- who may do what, beyond the right to call a function
 

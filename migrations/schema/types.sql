@@ -61,33 +61,26 @@ create type fairq.news as (
 );
 comment on type fairq.news is 'Something a look tells the scheduler of a tenant. state: queued (jobs of one priority at or after the place run_at, job_id), scheduled (jobs due at or after run_at), wish (its operator''s row changed), token (its next one has come). Internal.';
 
+create domain fairq.amount as bigint constraint amount_not_negative check (value >= 0);
+comment on domain fairq.amount is 'A number that is counted up. Internal.';
+
 create type fairq.ending as (
     tenant   text,
     epoch    bigint,
-    ended    integer,
-    measured integer,
-    elapsed  bigint,
-    extra    bigint,
-    refund   bigint
+    ended    fairq.amount,
+    measured fairq.amount,
+    elapsed  fairq.amount,
+    extra    fairq.amount,
+    refund   fairq.amount
 );
 comment on type fairq.ending is 'Attempts of a tenant that ended, as in settlements. Internal.';
-
-create type fairq.tenant_news as (
-    tenant    text,
-    arrived   boolean,
-    has_token boolean,
-    head_at   timestamptz[],
-    head_id   bigint[],
-    endings   fairq.ending[]
-);
-comment on type fairq.tenant_news is 'All the news of one tenant. Internal.';
 
 create type fairq.moved as (
     news    fairq.news[],
     endings fairq.ending[],
     floor   timestamptz
 );
-comment on type fairq.moved is 'What a look, promote or expire found or did inside a claim: the news of it, and where the next one may start to read. Internal.';
+comment on type fairq.moved is 'What a look, promote or expire found or did inside a claim: the news of it, and the time before which the next one need not ask. Internal.';
 
 create type fairq.place as (
     vtime  bigint,
@@ -97,61 +90,15 @@ create type fairq.place as (
 );
 comment on type fairq.place is 'A place in the pick order: the columns that order flows, in their order. Internal.';
 
-create type fairq.flow_at as (
-    row_id      tid,
-    tenant      text collate "C",
-    vtime       bigint,
-    charge      bigint,
-    served      bigint,
-    weight      double precision,
-    max_running integer,
-    running     integer,
-    rate        double precision,
-    burst       integer,
-    tokens      double precision,
-    tokens_at   timestamptz,
-    price       bigint,
-    epoch       bigint,
-    head_at     timestamptz[],
-    head_id     bigint[]
-);
-comment on type fairq.flow_at is 'What a pick needs of a flow, and where its row is. Internal.';
-
-create type fairq.front_flow as (
-    flow_row tid,
-    tenant   text collate "C",
-    vtime    bigint,
-    charge   bigint,
-    served   bigint,
-    weight   double precision,
-    epoch    bigint,
-    head_at  timestamptz[],
-    head_id  bigint[],
-    room     integer,
-    paid     bigint,
-    step     bigint,
-    depth    integer
-);
-comment on type fairq.front_flow is 'A flow at the front of the pick order: what it may have now, what a job costs it, how many of its jobs to read. Internal.';
-
 create type fairq.pick as (
-    turn          integer,
-    flow_row      tid,
-    job_row       tid,
-    tenant        text,
-    job_id        bigint,
-    priority      smallint,
-    run_at        timestamptz,
-    nth           integer,
-    tag           bigint,
-    charge        bigint,
-    price         bigint,
-    epoch         bigint,
-    next_priority smallint,
-    next_run_at   timestamptz,
-    next_job_id   bigint
+    turn    integer,
+    job_row tid,
+    tenant  text,
+    job_id  bigint,
+    price   bigint,
+    epoch   bigint
 );
-comment on type fairq.pick is 'A job chosen by the scheduler, in turn, and the place of its tenant''s next one; without a turn: a flow found empty. Internal.';
+comment on type fairq.pick is 'A job chosen by the scheduler, in turn. Internal.';
 
 create type fairq.queue_stat as (
     queue            text,

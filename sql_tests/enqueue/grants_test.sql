@@ -1,5 +1,5 @@
 -- enqueue: for whom a caller may.
-select plan(19);
+select plan(20);
 
 begin;
 create role fairq_test_producer login in role fairq_producer;
@@ -29,7 +29,7 @@ select fairq_test.refuses(
 -- Acting as tenant
 set local session authorization fairq_test_tenant;
 select fairq_test.refuses(
-    'select fairq.enqueue_job(p_task => ''t'')', '22023', 'p_tenant', 'a session without a tenant enqueues for nobody'
+    'select fairq.enqueue_job(p_task => ''t'')', '42501', 'no tenant', 'a session without a tenant enqueues for nobody'
 );
 select throws_ok('select fairq.enqueue_job(''a'', ''t'')', '42501', null, 'not even by naming one');
 set local app.tenant_id = 'a';
@@ -48,6 +48,8 @@ select results_eq(
 select set_eq('select distinct tenant from fairq.all_jobs', array['a'], 'all of it is its own');
 set local app.tenant_id = '';
 select throws_ok('select fairq.enqueue_job(''a'', ''t'')', '42501', null, 'an empty setting is no tenant');
+set local app.tenant_id = '*';
+select throws_ok('select fairq.enqueue_job(''b'', ''t'')', '42501', null, 'who calls itself * is not everybody');
 
 -- Acting as a role with two tenants in one queue, and as one that has it
 set local session authorization fairq_test_heir;

@@ -101,7 +101,8 @@ create function fairq_test.lease_is_over()
     returns void
     language sql
 as $fn$
-    -- not before now: the scheduler may already have looked for leases that ended earlier
+    -- the scheduler has looked ahead: it must look again
+    update fairq.ticks set expire_floor = '-infinity';
     update fairq.leases set lease_expires_at = clock_timestamp()
 $fn$;
 comment on function fairq_test.lease_is_over is 'Time has passed, and every lease is over.';
@@ -121,7 +122,8 @@ create function fairq_test.given_lease_over(p_job_id bigint)
     returns void
     language sql
 as $fn$
-    -- over now, not in the past: no claim can have looked at a time that had not come
+    -- the scheduler has looked ahead: it must look again
+    update fairq.ticks set expire_floor = '-infinity';
     update fairq.leases as l
     set lease_expires_at = clock_timestamp()
     where l.job_id = p_job_id

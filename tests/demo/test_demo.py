@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 DEMO = [sys.executable, "-m", "fairq_schema.demo", "--plain", "--workers", "2", "--flood", "5000"]
-LIMIT = 60
+LIMIT = 180
 
 
 @contextlib.contextmanager
@@ -56,7 +56,7 @@ def family(demo: subprocess.Popen[str]) -> list[psutil.Process]:
 
 def assert_nothing_left(home: Path, processes: list[psutil.Process]) -> None:
     """No process of the run lives, and its directory is gone."""
-    _, alive = psutil.wait_procs(processes, timeout=5)
+    _, alive = psutil.wait_procs(processes, timeout=LIMIT)
     assert not alive
     assert not home.exists()
 

@@ -27,10 +27,10 @@ SETTINGS = {"charge", "workers", "claims of", "seconds", "queue's cap"}
 RESULTS = {"order", "slots", "starts per second"}
 WISHES = {"weight": "weight", "cap": "max_running", "rate": "rate", "burst": "burst"}
 DISPATCH = """
-    select d.job_id, d.tenant, d.lease_token from fairq._dispatch(
+    select d.job_id, d.tenant, d.lease_token from unnest(fairq._dispatch(
         p_queue => 'q', p_owner => 'w', p_caller => session_user::text, p_limit => %s, p_lease => '10 minutes',
         p_tenants => '{*}', p_now => %s
-    ) as d
+    )) as d
 """
 COMPLETE = """
     select fairq._complete(p_job_ids => array[%s::bigint], p_tokens => array[%s::uuid], p_results => null, p_now => %s)

@@ -34,8 +34,13 @@ CALLS = {
     "retry": "select fairq.retry_job(p_job_id => %(job)s)",
 }
 CONDITIONS = {
-    ", when due": "update fairq.jobs set run_at = clock_timestamp() - interval '1 second' where job_id = %(job)s",
+    # the scheduler has looked ahead: it must look again
+    ", when due": """
+        with again as (update fairq.ticks set promote_floor = '-infinity')
+        update fairq.jobs set run_at = clock_timestamp() - interval '1 second' where job_id = %(job)s
+    """,
     ", once the lease is over": """
+        with again as (update fairq.ticks set expire_floor = '-infinity')
         update fairq.leases
         set started_at = started_at - interval '1 hour', lease_expires_at = clock_timestamp() - interval '1 second'
         where job_id = %(job)s

@@ -114,7 +114,7 @@ def test_sigterm_gives_the_job_back_and_ends_the_worker(db: Database, user: str,
     with worker(db, user, tmp_path) as process:
         becomes(db, process, job, "running")
         process.send_signal(signal.SIGTERM)
-        _, said = process.communicate(timeout=30)
+        _, said = process.communicate(timeout=120)
     assert (process.returncode, said) == (0, "")
     assert (db.job(job)["state"], db.job(job)["attempts"]) == ("queued", 0)
     assert [claimed.job_id for claimed in db.claim(queue="mail")] == [job]
@@ -139,7 +139,7 @@ def test_the_worker_undoes_what_it_did_when_its_lease_is_lost(db: Database, user
     db.execute(f"create table effects (job bigint); grant insert on effects to {user}")
     complete = "            if not conn.execute("
     effect = "            conn.execute('insert into effects values (%s)', [job.job_id])\n"
-    job = db.enqueue("amber", queue="mail", payload={"letter": 1, "steps": 20}).job_id
+    job = db.enqueue("amber", queue="mail", payload={"letter": 1, "steps": 60}).job_id
     with worker(db, user, tmp_path, complete, effect + complete) as process:
         becomes(db, process, job, "running")
         db.execute("update fairq.leases set lease_token = gen_random_uuid()")
@@ -154,7 +154,7 @@ def test_sigterm_ends_a_worker_that_has_nothing_to_do(db: Database, user: str, t
     with worker(db, user, tmp_path) as process:
         wait_until(lambda: lives(process) or db.rows(IDLE, user) == [(True,)], "the worker to have nothing to do")
         process.send_signal(signal.SIGTERM)
-        _, said = process.communicate(timeout=30)
+        _, said = process.communicate(timeout=120)
     assert (process.returncode, said) == (0, "")
 
 
@@ -165,7 +165,7 @@ def test_a_worker_listens_on_the_channel_that_an_enqueue_notifies(db: Database, 
     session.execute(f"listen {channel}")
     assert session.claim(queue="mail") == []
     db.enqueue("amber", queue="mail")
-    assert len(list(session.conn.notifies(timeout=30, stop_after=1))) == 1
+    assert len(list(session.conn.notifies(timeout=60, stop_after=1))) == 1
 
 
 def test_a_poll_waits_until_the_next_job_is_due(db: Database, user: str) -> None:
@@ -220,7 +220,7 @@ def test_a_tenants_session_names_its_tenant_in_each_transaction(db: Database) ->
         assert session.value(created) is True
         assert session.rows(states) == [("queued",)]
     assert session.rows(states) == []
-    with pytest.raises(psycopg.errors.InvalidParameterValue):
+    with pytest.raises(psycopg.errors.InsufficientPrivilege, match="no tenant"):
         session.execute(created)
 
 

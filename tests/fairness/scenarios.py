@@ -277,6 +277,8 @@ def check_12_cancelled_tenants_hide_nobody(open_queue: OpenQueue) -> None:
     assert order(queue, 1) == "D"
     queue.cancel_all("A")
     assert order(queue, 2, batch=2) == "ED"
+    queue.cancel_all("E")
+    assert order(queue, 1) == "D"
 
 
 def check_15_urgency_stays_at_home(open_queue: OpenQueue) -> None:
@@ -417,6 +419,26 @@ def check_22_a_late_refund_is_void(open_queue: OpenQueue) -> None:
     queue.wait(SECOND)
     queue.complete(job)
     assert longest_run(served(queue, 1000, batch=100), "B") == 1
+
+
+def check_22_a_late_refund_is_void_beside_one_in_time(open_queue: OpenQueue) -> None:
+    """
+    Scenario 22, where a job begun before the lift and one begun after it end together: one of them is paid back.
+    """
+    queue = timed(open_queue, {"A": 1, "B": 1})
+    queue.enqueue("B")
+    [early] = queue.claim(1)
+    queue.renew(early, 1000 * SECOND)
+    queue.enqueue("A", 1500)
+    served(queue, 1010, batch=100)
+    queue.enqueue("B", 2)
+    [late] = queue.claim(1, "B")
+    before = queue.vtime("B")
+    queue.renew(late, 500 * SECOND)
+    queue.wait(SECOND)
+    for job in early, late:
+        queue.complete(job)
+    assert queue.vtime("B") == before
 
 
 def check_23_a_rate_stops_nobody_else(open_queue: OpenQueue) -> None:

@@ -54,7 +54,11 @@ def test_any_trace_is_dispatched_in_the_models_order(module_db: Database, trace:
 
 @pytest.mark.parametrize(
     "part",
-    [pytest.param(0, marks=pytest.mark.short), *(pytest.param(part, marks=pytest.mark.slow) for part in range(1, 10))],
+    [
+        pytest.param(0, marks=pytest.mark.short),
+        *(pytest.param(part, marks=pytest.mark.slow) for part in (1, 2)),
+        *(pytest.param(part, marks=[pytest.mark.slow, pytest.mark.once]) for part in range(3, 10)),
+    ],
 )
 def test_a_thousand_seeded_traces_are_dispatched_in_the_models_order(module_db: Database, part: int) -> None:
     """

@@ -6,7 +6,6 @@ Each check is a plain function of a fresh database, so that a mutant runner can 
 
 from __future__ import annotations
 
-import time
 from collections import Counter
 from typing import Any
 
@@ -80,22 +79,15 @@ def check_14_an_open_transaction_stops_nobody(db: Database) -> None:
     for tenant in ("A", "new"):
         opened.execute("select fairq.enqueue_job(%s, 'work', p_queue => %s)", [tenant, queue.name])
 
-    # 100 ms is the promise; a lock that is waited for is an error, a slow machine alone is not
+    # 100 ms is the promise; a lock that is waited for is an error, a slow machine is not
     db.execute("set lock_timeout = '100ms'")
-    took = []
-    for tenant in ("A", "new"):
-        start = time.perf_counter()
-        try:
-            queue.enqueue(tenant)
-        except psycopg.errors.LockNotAvailable as error:
-            raise AssertionError(BLOCKED) from error
-        took.append(time.perf_counter() - start)
     try:
+        for tenant in ("A", "new"):
+            queue.enqueue(tenant)
         claimed = queue.claim(10)
     except psycopg.errors.LockNotAvailable as error:
         raise AssertionError(BLOCKED) from error
     assert claimed == [4, 1, 2, 3]
-    assert min(took) < 0.1
 
     opened.commit()
     rows = db.rows("select tenant from fairq.claim_jobs(%s, 'oracle')", queue.name)
@@ -104,7 +96,7 @@ def check_14_an_open_transaction_stops_nobody(db: Database) -> None:
 
 def test_14_an_open_transaction_stops_nobody(db: Database) -> None:
     """
-    Scenario 14: while a transaction that enqueued for two tenants stays open, others do in under 100 ms.
+    Scenario 14: while a transaction that enqueued for two tenants stays open, others do, and wait for no lock.
 
     Their jobs are claimed; at its commit its own jobs are.
     """
@@ -161,8 +153,8 @@ def check_17_one_tenant_many_claimers(db: Database) -> None:
     def step(worker: Worker) -> list[Any]:
         try:
             jobs = worker.claim(2, queue.name, lease=LEASE)
-        except psycopg.errors.UniqueViolation as error:
-            msg = "two sessions picked the same job"
+        except (psycopg.IntegrityError, psycopg.OperationalError) as error:
+            msg = f"two sessions were in each other's way: {error}"
             raise AssertionError(msg) from error
         assert len(jobs) == 2, "a short claim while jobs wait"
         return jobs
@@ -208,7 +200,7 @@ def check_18_a_cap_is_exact(db: Database) -> None:
             for job in jobs:
                 _end_somehow(worker, job)
         except psycopg.OperationalError:
-            worker.conn = db.connect(application_name=worker.conn.info.parameter_status("application_name") or "")
+            worker.reconnect(db)
         return True
 
     def kill(worker: Worker) -> bool:
@@ -298,7 +290,8 @@ def check_25_a_crowd_of_5000_hides_nobody(db: Database, arrives: str = "middle")
 
 
 @pytest.mark.parametrize(
-    "arrives", ["middle", *(pytest.param(arrives, marks=pytest.mark.slow) for arrives in ("first", "last"))]
+    "arrives",
+    ["middle", *(pytest.param(arrives, marks=[pytest.mark.slow, pytest.mark.once]) for arrives in ("first", "last"))],
 )
 def test_25_a_crowd_of_5000_hides_nobody(db: Database, arrives: str) -> None:
     """
@@ -377,7 +370,8 @@ def check_a_debt_does_not_overflow(db: Database) -> None:
     for _ in range(3):
         jobs = db.claim(1000, queue="week", lease="7 days")
         assert set(db.renew_all(jobs, lease="7 days").values()) == {"renewed"}
-    db.execute("update fairq.settlements set extra = extra * 1000")  # as if they had gone on for years
+    # as if they had gone on for years
+    db.execute("update fairq.settlements set endings[1].extra = (endings[1]).extra * 1000")
     db.given_jobs("evil", 5, queue="week")
     db.given_jobs("good", 5, queue="week")
     assert [job.tenant for job in db.claim(5, queue="week")] == ["good"] * 5

@@ -513,22 +513,24 @@ class AnyOrder(RuleBasedStateMachine):
 
 def check_any_order(db: Database, examples: int = 150, *, explain: bool = False) -> None:
     """
-    Run the machine on a database.
+    Run the machine on a database; an error of the database is a failure, too.
     """
     machine = type("AnyOrderHere", (AnyOrder,), {"db": db})
-    run_state_machine_as_test(
-        machine,
-        settings=settings(
-            max_examples=examples,
-            stateful_step_count=40,
-            deadline=None,
-            # a mutant is to be noticed, by the same stories every time, not explained
-            derandomize=not explain,
-            phases=[Phase.explicit, Phase.generate, *([Phase.reuse, Phase.shrink] if explain else [])],
-            report_multiple_bugs=False,
-            suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
-        ),
+    how = settings(
+        max_examples=examples,
+        stateful_step_count=40,
+        deadline=None,
+        # a mutant is to be noticed, by the same stories every time, not explained
+        derandomize=not explain,
+        phases=[Phase.explicit, Phase.generate, *([Phase.reuse, Phase.shrink] if explain else [])],
+        report_multiple_bugs=False,
+        suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
     )
+    try:
+        run_state_machine_as_test(machine, settings=how)
+    except (psycopg.IntegrityError, psycopg.OperationalError) as error:
+        msg = f"the database refused what it was to do itself: {error}"
+        raise AssertionError(msg) from error
 
 
 def test_any_order_of_all_functions_keeps_the_books(db: Database) -> None:

@@ -13,7 +13,7 @@ from tests.support.waiting import wait_until
 if TYPE_CHECKING:
     from tests.support.database import Database, Session
 
-# A claim that waits for an operator waits for ever: this is only to make it fail soon, on a busy machine too.
+# A claim that waits for an operator waits for ever: this is only to make it fail soon.
 AT_ONCE = "5s"
 LONG = "1 hour"
 
@@ -56,7 +56,7 @@ def test_a_wish_is_in_force_at_the_next_pick_and_blocks_no_claim_before(db: Data
         db.call(wish.before[0], **wish.before[1])
     else:
         assert tenants(db.claim(2, queue="q", lease=LONG)) == "ab"
-    worker = db.session(statement_timeout=AT_ONCE)
+    worker = db.session(lock_timeout=AT_ONCE)
 
     operator = db.session(autocommit=False, role="fairq_operator")
     operator.call(wish.function, **wish.arguments)
@@ -76,7 +76,7 @@ def test_a_change_of_what_is_charged_is_in_force_at_the_next_pick(db: Database) 
 
     operator = db.session(autocommit=False, role="fairq_operator")
     operator.set_queue("q", charge="cost")
-    assert tenants(db.session(statement_timeout=AT_ONCE).claim(4, queue="q")) == "abab"
+    assert tenants(db.session(lock_timeout=AT_ONCE).claim(4, queue="q")) == "abab"
     operator.conn.commit()
 
     assert tenants(db.claim(12, queue="q")) == "ab" + "a" * 9 + "b"
@@ -120,7 +120,7 @@ def test_a_tenants_row_deleted_by_the_owner_leaves_defaults(db: Database, end: s
     """The deletion reaches the scheduler as any other change does, and holds up no claim."""
     db.given_jobs("a", 5)
     db.set_tenant("a", max_running=0, weight=7)
-    worker = db.session(statement_timeout=AT_ONCE)
+    worker = db.session(lock_timeout=AT_ONCE)
     assert worker.claim(1) == []
 
     owner = db.session(autocommit=False, role="fairq_owner")
@@ -141,7 +141,7 @@ def test_a_purge_under_way_holds_up_nobody_and_loses_nothing(db: Database, end: 
     fill(db, jobs=100_000, tenants=1, prefix="a")
     db.given_jobs("b", 50)
     db.claim(1, lease=LONG, tenant="b")
-    worker = db.session(statement_timeout=AT_ONCE)
+    worker = db.session(lock_timeout=AT_ONCE)
 
     operator = db.session(autocommit=False, role="fairq_operator")
     assert operator.call_one("purge_tenant", p_queue="default", p_tenant="a0") == 1000

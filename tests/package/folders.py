@@ -98,7 +98,7 @@ class ApplyProcess:
         """
         The ids that this process applied, once it has ended well.
         """
-        out, errors = self.process.communicate(timeout=60)
+        out, errors = self.process.communicate(timeout=180)
         assert self.process.returncode == 0, errors
         ids: list[str] = json.loads(out)
         return ids

@@ -25,7 +25,10 @@ _ANYWHERE = {
     "a backslash before a quote": r"\\'",
     "a tab": r"\t",
     "a block comment": r"/\*",
-    "a directive of another tool": r"(?mi)^\s*--\s*(migrate:|\+goose|\+migrate|liquibase|changeset|rollback\b|atlas:)",
+    "a directive of another tool": r"(?mi)^\s*--\s*"
+    r"(migrate:|\+goose|\+migrate|liquibase|changeset|rollback\b|atlas:"
+    # Liquibase eats these as well, wherever they stand
+    r"|comments?\b|property\b|precondition|validchecksum|ignore(lines)?:)",
     "COPY FROM STDIN": r"(?i)\bcopy\b[^;]*\bfrom\s+stdin\b",
     "a psql command": r"(?m)^\s*\\",
 }

@@ -105,6 +105,8 @@ BREACHES = [
     ("/* a /* b */ */ create table t ();\n", "a block comment"),
     ("-- migrate:up\n", "a directive of another tool"),
     ("--changeset a:b\n", "a directive of another tool"),
+    ("-- comment: of Liquibase\n", "a directive of another tool"),
+    ("  -- preconditions first\n", "a directive of another tool"),
     ("copy t from stdin;\n", "COPY FROM STDIN"),
     ("\\ir other.sql\n", "a psql command"),
     ("do $fn$ begin perform :name; end $fn$;\n", "a bind parameter"),

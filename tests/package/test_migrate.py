@@ -279,7 +279,7 @@ def test_a_terminated_session_frees_the_lock(
     thread.start()
     wait_until(lambda: migrating(ask, waiting_for="advisory") == 1, "the migration to reach the barrier")
     ask("select pg_terminate_backend(pid) from pg_stat_activity where application_name = 'fairq migrate'")
-    thread.join(timeout=30)
+    thread.join(timeout=120)
 
     assert "fairq_0003_slow: terminating connection due to administrator command" in str(failures)
     barrier()

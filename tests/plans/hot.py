@@ -24,32 +24,30 @@ HOT = {
     "select t.* from fairq.ticks": {"ticks_pkey"},
     "(select count(*) from fairq.leases as l where l.queue = p_queue)": {"leases_expire_idx"},
     "update fairq.jobs as j set changed_xid = '3' where j.queue = p_queue and": {"jobs_look_idx"},
-    "with job as (": {"jobs_look_idx", "settlements_look_idx", "tenants_look_idx"},
+    "where exists ( select from fairq.jobs as j where j.queue = p_tick.queue": {"jobs_look_idx", "tenants_look_idx"},
+    "with ended as ( delete from fairq.settlements": {"settlements_look_idx"},
+    "with job as (": {"jobs_look_idx", "tenants_look_idx"},
     # the claim expires
-    "SELECT from fairq.leases as l where l.queue = p_tick.queue": {"leases_expire_idx"},
     "select l.* from fairq.leases as l where l.queue = p_tick.queue": {"leases_expire_idx"},
     "select l.lease_expires_at from fairq.leases as l where l.queue = p_tick.queue": {"leases_expire_idx"},
     "select p_lease.attempt >= j.max_attempts": {"jobs_pkey"},
     "v_moved.news := v_moved.news || (": {"jobs_pkey"},
     # the claim promotes
-    "SELECT from fairq.jobs as j where j.queue = p_tick.queue and j.state = 'scheduled'": {"jobs_promote_idx"},
     "with due as materialized ( select j.ctid as row_id from fairq.jobs as j where j.queue = p_tick": {
         "jobs_promote_idx"
     },
     "select j.run_at from fairq.jobs as j where j.queue = p_tick.queue": {"jobs_promote_idx"},
     # claim: tokens, virtual time, apply
     "select f.tenant, f.token_due_at from fairq.flows": {"flows_token_idx"},
-    "p_tick.virtual_time, coalesce(": {"flows_pick_idx"},
+    "p_tick.virtual_time, ( select f.vtime from fairq.flows": {"flows_pick_idx"},
     "insert into fairq.flows": {"flows_key_idx"},
-    "select p_tick.backlogged + count(*)": {"flows_key_idx"},
-    "select f.ctid as row_id, f as flow from fairq.flows": {"flows_key_idx"},
+    "array( select row( t.tenant, t.arrived": {"flows_key_idx"},
     "select t.* from fairq.tenants as t where t.tenant in (p_tenant, '*')": {"tenants_pkey"},
     "select t.weight from fairq.tenants": {"tenants_weight_idx"},
     # claim: pick, go round, write down
-    "select f.ctid, f.tenant, f.vtime": {"flows_pick_idx"},
-    "select f.row_id, f.tenant, f.vtime": {"flows_key_idx"},
-    "with flow as materialized (": {"jobs_claim_idx", "leases_pkey"},
-    "update fairq.flows as f set vtime = greatest(f.vtime, p_tick.virtual_time)": {"flows_key_idx"},
+    "select f.ctid as row_id, f as flow from fairq.flows": {"flows_pick_idx"},
+    "select q.job_row, q.job_id, q.cost, lead(": {"jobs_claim_idx", "leases_pkey"},
+    "with open as materialized (": {"flows_pick_idx", "flows_key_idx", "jobs_claim_idx", "leases_pkey"},
     "from unnest(p_job_ids) as s(job_id)": {"jobs_pkey"},
     "select f.vtime, f.charge, f.served, f.tenant from fairq.flows as f": {"flows_pick_idx"},
     "delete from fairq.ticks": {"ticks_pkey"},
@@ -60,10 +58,10 @@ HOT = {
     # fail, release: the job
     "when not p_retry or v_lease.attempt >= j.max_attempts then 'dead'": {"jobs_pkey"},
     "update fairq.jobs as j set state = case when p_run_at is null": {"jobs_pkey"},
-    "with gone as (": {"jobs_pkey"},
+    "delete from fairq.jobs as j where j.job_id = p_lease.job_id": {"jobs_pkey"},
     # complete
-    "with held as materialized ( select l.row_id": {"leases_pkey"},
-    "with ended as ( delete from fairq.leases": {"jobs_pkey"},
+    "delete from fairq.leases as l where l.job_id = p_job_id and l.lease_token": {"leases_pkey"},
+    "with asked as materialized (": {"leases_pkey", "jobs_pkey"},
     "from fairq.finished_jobs as f where f.job_id = p_job_id and f.state = 'succeeded'": {"finished_jobs_pkey"},
     "case when p_result is null": {"leases_pkey"},
     # promote and expire from outside
@@ -101,7 +99,7 @@ HOT = {
 # What a claim of ten or a batch of as many may read in one step of its plan.
 MOST_ROWS = 250
 # But where a job is held by somebody the next thousand are tried; and upkeep goes through the idle tenants, here 1,000.
-MORE_ROWS = {"with flow as materialized (": 1_100, "with idle as materialized (": 1_100}
+MORE_ROWS = {"with open as materialized (": 1_100, "with idle as materialized (": 1_100}
 
 _READ_NO_TABLE = {"ModifyTable", "Tid Scan"}
 _NEVER = {"Seq Scan", "Bitmap Heap Scan", "Bitmap Index Scan", "Hash Join", "Merge Join", "Gather"}

@@ -16,9 +16,9 @@ from tests.support import (
     NeverHappened,
     Session,
     in_background,
+    is_blocked,
     mutant,
     wait_until,
-    wait_until_blocked,
 )
 
 if TYPE_CHECKING:
@@ -149,10 +149,12 @@ BELIEFS = {
         group by t.queue, t.backlogged, t.milliweight
         having (t.backlogged, t.milliweight) <> (count(f.tenant), coalesce(sum(round(f.weight * 1000)), 0))
     """,
+    # a flow without work, waiting or running, learns of a wish for all with its next job
     "a wish that is not in force": """
         select f.queue, f.tenant from fairq.flows as f cross join lateral fairq._wish(f.queue, f.tenant) as w
         where (f.weight, f.max_running, f.paused, f.rate, f.burst)
            is distinct from (w.weight, w.max_running, w.paused, w.rate, w.burst)
+          and (f.has_work or f.running > 0 or w.tenant = f.tenant)
     """,
     "a lease that is prepaid though its queue does not charge by time, or the other way round": """
         select l.job_id from fairq.leases as l join fairq.ticks as t using (queue)
@@ -179,7 +181,10 @@ def let_leases_end(db: Session, queue: str = "default") -> None:
 def waits(db: Database, session: Session, call: Callable[[], Any]) -> Background:
     """Start `call` on `session`, which must come to wait for a lock."""
     begun = in_background(call)
-    wait_until_blocked(db, session, timeout=3)
+    wait_until(lambda: not begun.running() or is_blocked(db, session), "a call to wait for a lock")
+    if not begun.running():
+        msg = f"it did not wait for a lock, and answered {begun.result()}"
+        raise NeverHappened(msg)
     return begun
 
 

@@ -72,22 +72,87 @@ def test_the_holder_is_named(db: Database) -> None:
 
 
 @check
+def check_a_cancelled_claim_waits_no_longer(db: Database) -> None:
+    """Who is cancelled while it waits for the queue's lock hears 57014."""
+    db.given_jobs("a", 2)
+    holder, rival = db.session(autocommit=False), db.session()
+    holder.claim(1)
+    rival.execute("set lock_timeout = '2s'")
+    begun = waits(db, rival, lambda: rival.claim(1))
+    # again and again: one that comes just as the wait is renewed is taken for the timeout of a slice
+    wait_until(
+        lambda: db.rows("select pg_cancel_backend(%s)", rival.conn.info.backend_pid) and not begun.running(),
+        "the claim to end",
+    )
+    try:
+        claimed = begun.result()
+    except psycopg.errors.QueryCanceled:
+        return
+    msg = f"claimed {claimed} although it was cancelled"
+    raise AssertionError(msg)
+
+
+def test_a_cancelled_claim_waits_no_longer(db: Database) -> None:
+    """pg_cancel_backend() on a claim that waits."""
+    check_a_cancelled_claim_waits_no_longer(db)
+
+
+@check
+def check_a_timeout_reported_as_a_cancellation_is_none(db: Database) -> None:
+    """A lock_timeout that strikes as the lock comes is reported as 57014; the claim goes on all the same."""
+    # as PostgreSQL does in a moment that nobody can choose: no sooner than the timeout, and once
+    db.execute("""
+        create sequence public.waits;
+        grant usage on sequence public.waits to public;
+        create function public.report_a_timeout() returns trigger language plpgsql as $$
+        declare
+            v_until timestamptz := clock_timestamp() + current_setting('lock_timeout')::interval;
+        begin
+            if nextval('public.waits') = 1 then
+                while clock_timestamp() < v_until loop end loop;
+                raise exception 'canceling statement due to user request' using errcode = '57014';
+            end if;
+            return null;
+        end
+        $$;
+        create trigger report_a_timeout before insert on fairq.schedulers
+            for each statement execute function public.report_a_timeout();
+    """)
+    jobs = db.given_jobs("a", 1)
+    assert ids(db.claim(1)) == jobs
+    assert db.value("select last_value from public.waits") == 2
+    assert db.value("select current_setting('lock_timeout')") == "0"
+
+
+def test_a_timeout_reported_as_a_cancellation_is_none(db: Database) -> None:
+    """57014 that nobody asked for."""
+    check_a_timeout_reported_as_a_cancellation_is_none(db)
+
+
+@check
 def check_a_claim_rolled_back_to_a_savepoint_frees_the_queue(db: Database) -> None:
     """Who waits for a claim that is rolled back to a savepoint goes on at once, and its session can claim again."""
-    jobs = db.given_jobs("a", 4)
+    jobs = db.given_jobs("a", 5)
     first, holder, rival = db.session(autocommit=False), db.session(autocommit=False), db.session()
     first.claim(1)
     holder.execute("savepoint s")
-    # it has to wait, so that it has the lock by a subtransaction of the savepoint's
     begun = waits(db, holder, lambda: holder.claim(1))
     first.conn.commit()
     begun.result()
     begun = waits(db, rival, lambda: rival.claim(1))
     holder.execute("rollback to savepoint s")
-    assert ids(begun.result(timeout=3)) == jobs[1:2]
+    assert ids(begun.result()) == jobs[1:2]
+
+    # it has the lock by a subtransaction of the savepoint's: who waits for that one waits for the whole transaction
+    holder.execute("savepoint t")
     assert ids(holder.claim(1)) == jobs[2:3]
+    holder.execute("release t")
+    begun = waits(db, rival, lambda: rival.claim(1))
+    holder.execute("rollback to savepoint s")
+    assert ids(begun.result()) == jobs[2:3]
+    assert ids(holder.claim(1)) == jobs[3:4]
     holder.conn.commit()
-    assert ids(db.claim(10)) == jobs[3:]
+    assert ids(db.claim(10)) == jobs[4:]
 
 
 def test_a_claim_rolled_back_to_a_savepoint_frees_the_queue(db: Database) -> None:
@@ -102,8 +167,7 @@ def check_an_open_claim_stops_nobody_else(db: Database) -> None:
     running, idle = db.claim(5), enqueued[6:]
     holder = db.session(autocommit=False)
     (held,) = holder.claim(1)
-    other = db.session()
-    other.execute("set lock_timeout = '500ms'")
+    other = db.session(lock_timeout="500ms")
     enqueued += other.given_jobs("a", 1) + other.given_jobs("new", 1) + other.given_jobs("a", 1, key="k")
     assert other.renew(running[0])
     assert other.complete(running[0])
@@ -133,8 +197,7 @@ def check_a_cancellation_in_flight_is_passed_by(db: Database) -> None:
     user = db.session(autocommit=False)
     assert user.cancel(jobs[0]) == "cancelled"
     assert user.reschedule(jobs[1], delay=HOUR) == "scheduled"
-    impatient = db.session()
-    impatient.execute("set lock_timeout = '500ms'")
+    impatient = db.session(lock_timeout="500ms")
     assert ids(impatient.claim(3)) == jobs[2:]
     user.conn.commit()
     assert db.claim(3) == []
@@ -168,8 +231,7 @@ def check_a_producer_waits_only_for_its_key(db: Database) -> None:
     """Faults 37: who uses a key in use waits for what becomes of it: rolled back, the job is made by the second."""
     first, second = db.session(autocommit=False), db.session()
     first.enqueue("a", key="k")
-    other = db.session()
-    other.execute("set lock_timeout = '500ms'")
+    other = db.session(lock_timeout="500ms")
     enqueued = [other.enqueue("a", key="l").job_id, other.enqueue("b", key="k").job_id]
     begun = waits(db, second, lambda: second.enqueue("a", key="k"))
     first.conn.rollback()

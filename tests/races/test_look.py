@@ -4,7 +4,7 @@ The look: every change is read exactly once, whenever it is committed.
 
 from __future__ import annotations
 
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import TYPE_CHECKING
 
 import psycopg
@@ -70,7 +70,13 @@ def check_children_are_found_once_committed(db: Database) -> None:
     children += worker.given_jobs("child", 1) + worker.given_jobs("newer", 1)
     worker.conn.commit()
     assert sorted(ids(db.claim(10))) == sorted(children)
-    check_books(db, parents + children)
+    # a single job is picked otherwise than many
+    alone = worker.given_jobs("alone", 1)
+    parents += db.given_jobs("b", 1)
+    assert ids(worker.claim(1)) == parents[-1:]
+    worker.conn.commit()
+    assert ids(db.claim(1)) == alone
+    check_books(db, parents + children + alone)
 
 
 def test_children_are_found_once_committed(db: Database) -> None:
@@ -90,7 +96,7 @@ def check_savepoints_leave_nothing_behind(db: Database) -> None:
     worker.execute("rollback to savepoint s")
     jobs += db.given_jobs("b", 1)
     assert len(worker.claim(1)) == 1
-    jobs += worker.given_jobs("b", 1)
+    jobs += worker.given_jobs("b", 1) + worker.given_jobs("new", 1)
     worker.execute("savepoint s")
     worker.claim(1)
     worker.execute("rollback to savepoint s")
@@ -120,7 +126,7 @@ def check_a_job_put_back_is_found(db: Database) -> None:
         put_back(held)
         assert_agrees_after_look(db)
     db.claim(1, lease=timedelta(milliseconds=1))
-    assert wait_until(db.expire, "the lease to be over", timeout=3) == 1
+    assert wait_until(db.expire, "the lease to be over") == 1
     assert ids(db.claim(1)) == [job]
     check_books(db, [job])
 
@@ -128,6 +134,48 @@ def check_a_job_put_back_is_found(db: Database) -> None:
 def test_a_job_put_back_is_found(db: Database) -> None:
     """Every way back into the queue is read by the next look."""
     check_a_job_put_back_is_found(db)
+
+
+@check
+def check_a_running_job_is_passed_by(db: Database) -> None:
+    """A job that runs behind one that was put back is not picked again, however many are claimed at once."""
+    for batch in (1, 2):
+        jobs = db.given_jobs("a", 4)
+        held = [*db.claim(1), *db.claim(1)]
+        assert db.release(held[0]) == "queued"
+        order = [job for _ in range(0, 4, batch) for job in ids(db.claim(batch))]
+        assert order == [jobs[0], *jobs[2:]]
+        db.complete_all(db.rows("select job_id, lease_token from fairq.leases"))
+    check_books(db, db.job_ids("a"))
+
+
+def test_a_running_job_is_passed_by(db: Database) -> None:
+    """The head goes back to a job that was released, and over the one that still runs."""
+    check_a_running_job_is_passed_by(db)
+
+
+@check
+def check_the_news_of_all_is_written(db: Database) -> None:
+    """News of several tenants at once: of the one that is picked, of those that are not, of all when none is."""
+    first = db.given_jobs("a", 3) + db.given_jobs("b", 3)
+    assert ids(db.claim(1)) == first[:1]
+    # the news of b has been read, and would not be read again
+    assert_agrees(db)
+    assert ids(db.claim(1)) == first[3:4]
+    # what is in the table says that they may be picked, each for a claim of its own kind
+    for limit, tenant in ((1, ...), (5, ...), (5, "a")):
+        db.set_tenant("a", paused=True)
+        assert {job.tenant for job in db.claim(limit, tenant=tenant)} <= {"b"}
+        db.set_tenant("a")
+        look(db)
+        assert_agrees(db)
+    assert sorted(ids(db.claim(10))) == first[1:3]
+    check_books(db, first)
+
+
+def test_the_news_of_all_is_written(db: Database) -> None:
+    """Flows are held in memory while a claim goes on, and written once."""
+    check_the_news_of_all_is_written(db)
 
 
 @check
@@ -139,6 +187,7 @@ def check_a_promoted_job_is_found(db: Database) -> None:
             look(db)
         # time passes, and changes nothing else
         db.execute("update fairq.jobs set run_at = clock_timestamp() where job_id = %s", job)
+        db.execute("update fairq.ticks set promote_floor = '-infinity'")
         assert db.promote() == 1
         look(db)
         assert ids(db.claim(10)) == [job]
@@ -167,7 +216,7 @@ def check_commits_inside_a_claim(db: Database, event: str = "insert or update on
     scheduled = db.given_jobs("a", 2, delay=HOUR)
     look(db)
     jobs += scheduled + db.given_jobs("a", 1) + db.given_jobs("b", 3)
-    assert db.execute("set statement_timeout = '3s'")
+    db.execute("set lock_timeout = '3s'")
     # at its cap: no claim holds these, so that nobody waits for one
     waiting = jobs[1:4]
     # one attempt has ended before, so that the look has something to settle
@@ -213,13 +262,12 @@ def test_commits_inside_a_claim(db: Database, event: str) -> None:
 
 @check
 def check_a_wish_inside_a_claim_is_weighed_once(db: Database) -> None:
-    """A weight that is committed while a claim places its entrants is counted as the one their flows have."""
+    """A weight that is committed while a claim opens flows for its entrants is counted as the one their flows have."""
     worker = paused_session(db)
     for tenants in ("ab", "cd"):
         for tenant in tenants:
             db.given_jobs(tenant, 2)
-        # the first of the two is about to be written: both have been counted
-        with gate_before(db, "update on fairq.flows") as gate:
+        with gate_before(db, "insert on fairq.flows") as gate:
             claim = gate.stop(worker, lambda: worker.claim(1))
             db.set_tenant(tenants[1], weight=3)
             gate.open()
@@ -233,24 +281,47 @@ def check_a_wish_inside_a_claim_is_weighed_once(db: Database) -> None:
 
 
 def test_a_wish_inside_a_claim_is_weighed_once(db: Database) -> None:
-    """set_tenant() between the count of the entrants and their flows."""
+    """set_tenant() while the flows of the entrants are opened."""
     check_a_wish_inside_a_claim_is_weighed_once(db)
+
+
+@check
+def check_a_wish_for_all_reaches_who_was_idle(db: Database) -> None:
+    """A tenant that had nothing when the wishes for * changed, once or twice, has them in force with its next job."""
+    db.given_jobs("a", 1)
+    drain(db)
+    look(db)
+    for weight in (3, 2):
+        db.set_tenant("*", weight=weight, max_running=1)
+        assert_agrees_after_look(db)
+    db.given_jobs("a", 2)
+    assert_agrees_after_look(db)
+    assert db.value("select weight from fairq.flows") == 2
+    assert len(db.claim(2)) == 1
+
+
+def test_a_wish_for_all_reaches_who_was_idle(db: Database) -> None:
+    """set_tenant() for *, and a flow without work."""
+    check_a_wish_for_all_reaches_who_was_idle(db)
 
 
 @check
 def check_a_job_put_off_is_not_leased(db: Database) -> None:
     """A job that is put off or cancelled between its pick and its lock stays so, and the claim hands out others."""
-    off, gone, last = db.given_jobs("a", 3)
+    off, second, gone, last = db.given_jobs("a", 4)
     worker = paused_session(db)
-    with gate_inside(db, "_lease", "from unnest(p_picks) as p\n        cross") as gate:
-        claim = gate.stop(worker, lambda: worker.claim(2))
+    with gate_inside(db, "_lease", "from unnest(p_picks) as p\n    cross") as gate:
+        claim = gate.stop(worker, lambda: worker.claim(1))
         assert db.reschedule(off, delay=HOUR) == "scheduled"
+        gate.open()
+        assert ids(claim.result()) == [second]
+        claim = gate.stop(worker, lambda: worker.claim(1))
         assert db.cancel(gone) == "cancelled"
         gate.open()
         assert ids(claim.result()) == [last]
     assert db.state(off) == "scheduled"
     assert db.state(gone) == "cancelled"
-    check_books(db, [off, gone, last])
+    check_books(db, [off, second, gone, last])
 
 
 def test_a_job_put_off_is_not_leased(db: Database) -> None:
@@ -261,8 +332,8 @@ def test_a_job_put_off_is_not_leased(db: Database) -> None:
 @check
 def check_attempts_that_end_during_a_rebuild_are_counted(db: Database) -> None:
     """The memory is rebuilt on another cluster; attempts that end meanwhile are neither lost nor counted twice."""
-    jobs = db.given_jobs("a", 4)
-    held = db.claim(3)
+    jobs = db.given_jobs("a", 6)
+    held = db.claim(5)
     look(db)
     db.complete(held[0])
     worker, other = paused_session(db), db.session()
@@ -275,21 +346,25 @@ def check_attempts_that_end_during_a_rebuild_are_counted(db: Database) -> None:
         rebuild.result()
     assert_agrees_after_look(db)
 
-    on_another_cluster(db)
-    with gate_before(db, "delete on fairq.settlements") as gate:
-        rebuild = gate.stop(worker, lambda: look(worker))
-        # it has its lease, and waits for the job's row, which the rebuild has changed
-        end = waits(db, other, lambda: other.complete(held[2]))
-        gate.open()
-        rebuild.result()
-        try:
-            end.result()
-        except psycopg.errors.SerializationFailure:
-            # then nothing of it may stay, and it may try again
-            assert db.complete(held[2])
-    assert db.state(held[2].job_id) == "succeeded"
-    assert_agrees_after_look(db)
-    assert ids(db.claim(10)) == jobs[3:]
+    for complete in (
+        lambda session: session.complete(held[2]),
+        lambda session: session.complete_all(held[3:]),
+    ):
+        on_another_cluster(db)
+        with gate_before(db, "delete on fairq.settlements") as gate:
+            rebuild = gate.stop(worker, lambda: look(worker))
+            # it has its lease, and waits for the job's row, which the rebuild has changed
+            end = waits(db, other, lambda complete=complete: complete(other))
+            gate.open()
+            rebuild.result()
+            try:
+                end.result()
+            except psycopg.errors.SerializationFailure:
+                # then nothing of it may stay, and it may try again
+                assert complete(db)
+        assert_agrees_after_look(db)
+    assert {db.state(job.job_id) for job in held} == {"succeeded"}
+    assert ids(db.claim(10)) == jobs[5:]
     check_books(db, jobs)
 
 
@@ -341,8 +416,7 @@ def check_a_skipped_job_is_found_later(db: Database) -> None:
     first, *others = db.given_jobs("a", 3)
     holder = db.session(autocommit=False)
     holder.execute("select from fairq.jobs where job_id = %s for update", first)
-    impatient = db.session()
-    impatient.execute("set lock_timeout = '1s'")
+    impatient = db.session(lock_timeout="1s")
     assert ids(impatient.claim(1)) == others[:1]
     assert ids(impatient.claim(10)) == others[1:]
     assert impatient.claim(10) == []
@@ -361,7 +435,8 @@ def check_a_clock_set_back_hides_nothing(db: Database) -> None:
     """A clock that is set back (a failover) hides neither leases nor scheduled jobs for ever."""
     db.given_jobs("a", 2)
     dispatch = """
-        select job_id from fairq._dispatch('default', 'w', 'w', 1, interval '1 minute', '{*}', now() + %s::interval)
+        select job_id
+        from unnest(fairq._dispatch('default', 'w', 'w', 1, interval '1 minute', '{*}', now() + %s::interval))
     """
     first = db.rows(dispatch, "2 hours")
     second = db.rows(dispatch, "0")
@@ -372,3 +447,71 @@ def check_a_clock_set_back_hides_nothing(db: Database) -> None:
 def test_a_clock_set_back_hides_nothing(db: Database) -> None:
     """The floors follow a clock that is set back."""
     check_a_clock_set_back_hides_nothing(db)
+
+
+@check
+def check_what_comes_up_within_a_second_is_found(db: Database) -> None:
+    """A look asks a second ahead: what comes up in that second is found in time, known to the look or new since."""
+    start = db.value("select now() + interval '1 hour'")
+    dispatch = "select job_id from unnest(fairq._dispatch(%s, 'w', 'w', %s, %s, '{*}', %s))"
+
+    def after(milliseconds: int) -> datetime:
+        at: datetime = start + timedelta(milliseconds=milliseconds)
+        return at
+
+    def claim(at: int, queue: str, limit: int = 9, lease: timedelta = HOUR) -> list[int]:
+        return [row.job_id for row in db.rows(dispatch, queue, limit, lease, after(at))]
+
+    leased = db.given_jobs("a", 3, queue="lease")
+    assert claim(0, "lease", 1, timedelta(milliseconds=100)) == leased[:1]
+    assert claim(50, "lease", 1, timedelta(milliseconds=400)) == leased[1:2]
+    assert claim(100, "lease", 1) == leased[:1]
+    assert claim(449, "lease") == leased[2:]
+    assert claim(450, "lease") == leased[1:2]
+
+    due = {at: db.enqueue("a", queue="due", run_at=after(at)).job_id for at in (100, 400)}
+    assert claim(0, "due") == []
+    assert claim(100, "due") == [due[100]]
+    due[200] = db.enqueue("a", queue="due", run_at=after(200)).job_id
+    assert claim(150, "due") == []
+    assert claim(200, "due") == [due[200]]
+    assert claim(400, "due") == [due[400]]
+
+    # a second token after 100 and 400 milliseconds, of which the first has no use for it
+    db.set_tenant("a", queue="rate", rate=10)
+    db.set_tenant("b", queue="rate", rate=2.5)
+    limited = db.given_jobs("a", 1, queue="rate") + db.given_jobs("b", 2, queue="rate")
+    assert sorted(claim(0, "rate")) == limited[:2]
+    assert claim(100, "rate") == []
+    assert claim(400, "rate") == limited[2:]
+
+    db.set_tenant("a", queue="wish", rate=0.001)
+    limited = db.given_jobs("a", 2, queue="wish")
+    assert claim(0, "wish") == limited[:1]
+    db.set_tenant("a", queue="wish", rate=4)
+    assert claim(100, "wish") == []
+    assert claim(350, "wish") == limited[1:]
+
+
+def test_what_comes_up_within_a_second_is_found(db: Database) -> None:
+    """The floors of leases, scheduled jobs and tokens, of which most claims see that there is nothing to ask for."""
+    check_what_comes_up_within_a_second_is_found(db)
+
+
+@check
+def check_tokens_beyond_the_limit_of_a_look_come_with_the_next(db: Database) -> None:
+    """More tokens are due than one look gives out: the others are not put off until it looks a second further."""
+    start = db.value("select now()")
+    dispatch = "select job_id from unnest(fairq._dispatch('default', 'w', 'w', %s, '1 hour', '{*}', %s))"
+    db.set_tenant("*", rate=1)
+    for tenant in range(120):
+        db.given_jobs(f"{tenant}", 2)
+    assert len(db.rows(dispatch, 1000, start)) == 120
+    # a claim of one gives tokens to a hundred
+    assert len(db.rows(dispatch, 1, start + timedelta(seconds=1))) == 1
+    assert len(db.rows(dispatch, 1000, start + timedelta(seconds=1))) == 119
+
+
+def test_tokens_beyond_the_limit_of_a_look_come_with_the_next(db: Database) -> None:
+    """The floor of tokens, where a look is full."""
+    check_tokens_beyond_the_limit_of_a_look_come_with_the_next(db)

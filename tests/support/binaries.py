@@ -99,19 +99,6 @@ def _readable(folder: Path) -> Path:
     return folder
 
 
-def readable(program: Path, home: Path) -> Path:
-    """`program`, or its place in a copy of `home` where the unprivileged user may not enter it."""
-    try:
-        subprocess.run([str(program), "--version"], check=False, capture_output=True, **run_as())
-    except PermissionError:
-        copy = Path(tempfile.mkdtemp(prefix="fairq-binaries-"))
-        atexit.register(shutil.rmtree, copy, ignore_errors=True)
-        copy.chmod(0o755)
-        shutil.copytree(home, copy / home.name, symlinks=True)
-        return copy / home.name / program.relative_to(home)
-    return program
-
-
 def _copy(folder: Path) -> Path:
     prefix = folder.parent
     home = Path(tempfile.mkdtemp(prefix="fairq-binaries-"))

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from typing_extensions import Self
 
-STATEMENT_TIMEOUT = "30s"
+STATEMENT_TIMEOUT = "60s"
 
 
 class Session:
@@ -203,14 +203,17 @@ class Database(Session):
         autocommit: bool = True,
         role: str | None = None,
         statement_timeout: str = STATEMENT_TIMEOUT,
+        lock_timeout: str = "0",
         **how: Any,
     ) -> psycopg.Connection[Any]:
         """
         A real connection, closed with the database. `how` is for libpq: `user=`, `application_name=`.
 
-        `role` is taken by `set role`; `user` logs in as that role (see `login`), which hides no right.
+        `role` is taken by `set role`; `user` logs in as that role (see `login`), which hides no right. Where a call is
+        not to wait for anybody, `lock_timeout` says so: a `statement_timeout` counts the slowness of the machine, too.
         """
-        dsn = make_conninfo(self.dsn, options=f"-c statement_timeout={statement_timeout}", **how)
+        timeouts = f"-c statement_timeout={statement_timeout} -c lock_timeout={lock_timeout}"
+        dsn = make_conninfo(self.dsn, options=timeouts, **how)
         conn = psycopg.connect(dsn, autocommit=True)
         self._connections.append(conn)
         if role is not None:

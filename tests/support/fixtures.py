@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import os
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.support.mutants import Check, Mutation, assert_fails_under
+from tests.support.mutants import Check, Mutation, Survived, assert_fails_under
 from tests.support.servers import LocalServer, Server, server_named
 
 if TYPE_CHECKING:
@@ -27,6 +27,7 @@ def pytest_configure(config: pytest.Config) -> None:
     """The project's own marks."""
     config.addinivalue_line("markers", "short: also run in the short pass on the versions between")
     config.addinivalue_line("markers", "slow: left out of the quick run")
+    config.addinivalue_line("markers", "once: the same on every server, and left out of runs on further versions")
 
 
 def pytest_report_header(config: pytest.Config) -> str:
@@ -49,6 +50,14 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "pg" in metafunc.fixturenames:
         names = asked_servers(metafunc.config)
         metafunc.parametrize("pg", names, ids=[label(name) for name in names], indirect=True, scope="session")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """What needs no server need not be run again for another one."""
+    for item in items:
+        if not hasattr(item, "pg") and "pg" not in getattr(item, "fixturenames", ()):
+            item.add_marker("once")
 
 
 def label(name: str) -> str:
@@ -151,10 +160,18 @@ def private_server(start_server: Callable[..., LocalServer]) -> LocalServer:
 
 
 @pytest.fixture
-def assert_killed(databases: Databases) -> Callable[[Check, Mutation], None]:
-    """`assert_killed(check_x, Edit("claim_jobs", "for update", ""))`: the check fails on a schema so broken."""
+def assert_killed(databases: Databases) -> Callable[..., None]:
+    """
+    `assert_killed(check_x, Edit("claim_jobs", "for update", ""))`: the check fails on a schema so broken.
 
-    def kill(check: Check, mutation: Mutation) -> None:
+    A check that meets the mutant by chance gets several `tries`, and has to fail in one of them.
+    """
+
+    def kill(check: Check, mutation: Mutation, tries: int = 1) -> None:
+        for _ in range(tries - 1):
+            with suppress(Survived), databases.clone() as fresh:
+                assert_fails_under(check, mutation, fresh)
+                return
         with databases.clone() as fresh:
             assert_fails_under(check, mutation, fresh)
 

@@ -20,12 +20,16 @@ class Survived(Exception):
     """A check passed although the schema was broken."""
 
 
-def mutant(db: Database, function: str, old: str, new: str) -> None:
-    """Edit the live text of a function of fairq, named alone or with its argument types; owner and rights stay."""
+def mutant(db: Database, function: str, old: str, new: str, times: int = 1) -> None:
+    """
+    Edit the live text of a function of fairq, named alone or with its argument types; owner and rights stay.
+
+    What is edited stands there `times` times.
+    """
     oid = _oid(db, function)
     text = db.value("select pg_get_functiondef(%s::oid)", oid)
-    if (found := text.count(old)) != 1:
-        msg = f"found {found} times, not once, in {function}: {old!r}"
+    if (found := text.count(old)) != times:
+        msg = f"found {found} times, not {'once' if times == 1 else times}, in {function}: {old!r}"
         raise StaleMutant(msg)
     db.execute(text.replace(old, new))
 
@@ -42,10 +46,11 @@ class Edit:
     function: str
     old: str
     new: str = ""
+    times: int = 1
 
     def __call__(self, db: Database) -> None:
         """Break `db`."""
-        mutant(db, self.function, self.old, self.new)
+        mutant(db, self.function, self.old, self.new, self.times)
 
     def __str__(self) -> str:
         """Name the test that uses it."""
@@ -65,6 +70,27 @@ class Statement:
     def __str__(self) -> str:
         """Name the test that uses it."""
         return " ".join(self.sql.split())[:60]
+
+
+@dataclass(frozen=True)
+class Both:
+    """Mutations that make sense together only."""
+
+    parts: tuple[Mutation, ...]
+
+    def __call__(self, db: Database) -> None:
+        """Break `db` in each of the ways."""
+        for part in self.parts:
+            part(db)
+
+    def __str__(self) -> str:
+        """Name the test that uses it."""
+        return " and ".join(map(str, self.parts))
+
+
+def both(*parts: Mutation) -> Both:
+    """Several edits, one mutant."""
+    return Both(parts)
 
 
 def assert_fails_under(check: Check, mutation: Mutation, db: Database) -> None:

@@ -6,18 +6,18 @@ import os
 import shutil
 import subprocess
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import psycopg
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
-from tests.support.binaries import CACHE, MissingServer, readable, run_as
+from tests.support.binaries import MissingServer, run_as
 from tests.support.servers import temporary_folder
 from tests.support.waiting import wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
 
 # Each transaction goes to the server connection that has waited longest: whatever a session keeps is found missing.
 SETTINGS = """
@@ -48,10 +48,8 @@ def pooled(dsn: str) -> Iterator[str]:
         # the pooler cannot ask who it is: everybody comes as the superuser
         settings = settings.replace("* = ", f"* = user={parts['user']} ")
         (folder / "pgbouncer.ini").write_text(settings)
-        libraries = next(program.parents[1].glob("lib/*-linux-gnu"))
         process = subprocess.Popen(
             [program, "-q", folder / "pgbouncer.ini"],
-            env=os.environ | {"LD_LIBRARY_PATH": str(libraries)},
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
             **run_as(),
@@ -68,11 +66,11 @@ def pooled(dsn: str) -> Iterator[str]:
 
 
 def _program() -> Path:
-    found = CACHE / "pgbouncer/usr/sbin/pgbouncer"
-    if not found.exists():
-        msg = "no pgbouncer here: `ci/fetch pgbouncer` brings it"
-        raise MissingServer(msg)
-    return readable(found, CACHE / "pgbouncer")
+    for folder in (*os.environ.get("PATH", "").split(":"), "/usr/sbin"):
+        if (found := Path(folder) / "pgbouncer").exists():
+            return found
+    msg = "no pgbouncer here: `ci/fetch pgbouncer` brings it"
+    raise MissingServer(msg)
 
 
 def _lets_in(process: subprocess.Popen[bytes], dsn: str, folder: Path) -> bool:

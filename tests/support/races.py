@@ -5,15 +5,16 @@ from __future__ import annotations
 import random
 import threading
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Any
+from contextlib import suppress
+from typing import Any
+
+import psycopg
 
 from tests.support.database import Database, Session
 from tests.support.waiting import wait_until
 
-if TYPE_CHECKING:
-    import psycopg
-
 Step = Callable[["Worker"], Any]
+STORM: dict[str, Any] = {"statement_timeout": "120s", "lock_timeout": "100s"}
 
 
 class Worker(Session):
@@ -25,6 +26,16 @@ class Worker(Session):
         self.number = number
         self.random = random.Random(f"{seed}/{number}")
 
+    def reconnect(self, db: Database) -> None:
+        """A new connection after the old one was killed; it may be killed as it comes up, too."""
+        self.conn.close()
+        name = f"storm-{self.number}"
+        for _ in range(10):
+            with suppress(psycopg.OperationalError):
+                self.conn = db.connect(application_name=name, **STORM)
+                return
+        self.conn = db.connect(application_name=name, **STORM)
+
 
 def storm(
     db: Database,
@@ -33,18 +44,20 @@ def storm(
     step: Step | Iterable[Step],
     rounds: int | None = None,
     seed: int | None = None,
-    deadline: float = 60.0,
+    deadline: float = 240.0,
     **how: Any,
 ) -> list[Any]:
     """
     Start `workers` sessions at one moment, let each repeat `step`, and return all that the steps returned.
 
     Each goes on for `rounds`, or until its step returns nothing (an empty list, None, False). Lists are joined.
-    With a sequence of steps, worker i takes step i modulo its length. `how` goes to `Database.connect`.
+    With a sequence of steps, worker i takes step i modulo its length. `how` goes to `Database.connect`; a storm's
+    sessions wait longer for a lock, and for each other's claims, than those of a user would.
     The first error of a worker is raised here, with the seed in its notes.
     """
     seed = random.randrange(2**32) if seed is None else seed
     steps = [step] if callable(step) else list(step)
+    how = STORM | how
     crew = [Worker(db.connect(application_name=f"storm-{n}", **how), n, seed) for n in range(workers)]
     run = _Storm(crew, steps, rounds)
     try:
@@ -118,7 +131,7 @@ class Background:
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._thread.start()
 
-    def result(self, timeout: float = 30.0) -> Any:
+    def result(self, timeout: float = 60.0) -> Any:
         """The answer, or the error raised."""
         wait_until(lambda: not self._thread.is_alive(), "a background call", timeout)
         if self._error is not None:
@@ -136,15 +149,25 @@ class Background:
             self._error = error
 
 
-def wait_until_blocked(observer: Session | psycopg.Connection[Any], blocked: Any, timeout: float = 30.0) -> None:
+def wait_until_blocked(observer: Session | psycopg.Connection[Any], blocked: Any, timeout: float = 60.0) -> None:
     """
     Come back when the session `blocked` (a Session, a connection or its pid) waits for a lock.
+    """
+    wait_until(lambda: is_blocked(observer, blocked), f"session {_pid(blocked)} to wait for a lock", timeout)
+
+
+def is_blocked(observer: Session | psycopg.Connection[Any], blocked: Any) -> bool:
+    """
+    Whether the session `blocked` (a Session, a connection or its pid) waits for a lock at this moment.
 
     `observer` must be in autocommit: within a transaction pg_stat_activity stands still.
     """
     conn = observer.conn if isinstance(observer, Session) else observer
     assert conn.autocommit, "an observer in a transaction sees an old pg_stat_activity"
-    blocked = getattr(blocked, "conn", blocked)
-    pid = blocked if isinstance(blocked, int) else blocked.info.backend_pid
     query = "select 1 from pg_stat_activity where pid = %s and wait_event_type = 'Lock'"
-    wait_until(lambda: conn.execute(query, [pid]).fetchone(), f"session {pid} to wait for a lock", timeout)
+    return conn.execute(query, [_pid(blocked)]).fetchone() is not None
+
+
+def _pid(session: Any) -> int:
+    conn = getattr(session, "conn", session)
+    return conn if isinstance(conn, int) else int(conn.info.backend_pid)

@@ -67,7 +67,8 @@ class LocalServer(Server):
         self.settings = SETTINGS | ({} if durable else NO_DURABILITY) | settings
         self.folder = temporary_folder()
         self.data = self.folder / "data"
-        super().__init__(make_conninfo(host=str(self.folder), port=5432, user="postgres", dbname="postgres"))
+        self.port = settings.get("port", "5432")
+        super().__init__(make_conninfo(host=str(self.folder), port=self.port, user="postgres", dbname="postgres"))
         self._initdb()
         self.process: subprocess.Popen[bytes] | None = None
         atexit.register(self.stop)
@@ -75,7 +76,7 @@ class LocalServer(Server):
 
     def start(self) -> None:
         """Start, and come back when it lets somebody in."""
-        command = [str(self.bin / "postgres"), "-D", str(self.data), "-k", str(self.folder), "-p", "5432"]
+        command = [str(self.bin / "postgres"), "-D", str(self.data), "-k", str(self.folder), "-p", self.port]
         for name, value in self.settings.items():
             command += ["-c", f"{name}={value}"]
         # Should this process be killed, the kernel tells the server to go too.
@@ -83,7 +84,7 @@ class LocalServer(Server):
             command = [guard, "--pdeathsig", "INT", "--", *command]
         with (self.folder / "log").open("ab") as log:
             self.process = subprocess.Popen(command, stdout=log, stderr=log, stdin=subprocess.DEVNULL, **run_as())
-        wait_until(self._lets_in, "the server to start")
+        wait_until(self._lets_in, "the server to start", timeout=120)
 
     def kill9(self) -> None:
         """Crash: the postmaster and all its backends go without a word. `restart` recovers."""
@@ -94,7 +95,7 @@ class LocalServer(Server):
         for child in family:
             if child.is_running():
                 child.kill()
-        psutil.wait_procs(family, timeout=10)
+        psutil.wait_procs(family, timeout=60)
 
     def restart(self) -> None:
         """Start again, after a crash or in peace."""
@@ -122,7 +123,7 @@ class LocalServer(Server):
             return
         self.process.send_signal(signal.SIGINT)
         try:
-            self.process.wait(timeout=20)
+            self.process.wait(timeout=60)
         except subprocess.TimeoutExpired:
             self.kill9()
 
@@ -174,7 +175,7 @@ def server_named(name: str) -> Server:
 
 
 def temporary_folder() -> Path:
-    """A folder of the user that runs the servers, with a path short enough for a socket."""
+    """A new folder for an unprivileged program, with a path short enough for a socket."""
     # A socket's path has room for 107 letters only.
     parent = tempfile.gettempdir()
     folder = Path(tempfile.mkdtemp(prefix="fairq-pg-", dir=parent if len(parent) < 60 else "/tmp"))  # noqa: S108

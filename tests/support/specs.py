@@ -8,11 +8,12 @@ import subprocess
 from typing import TYPE_CHECKING
 
 from tests.support.binaries import isolationtester
+from tests.support.database import STATEMENT_TIMEOUT
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-SESSION = "-c statement_timeout=30s -c client_min_messages=warning -c lc_messages=C"
+SESSION = f"-c statement_timeout={STATEMENT_TIMEOUT} -c client_min_messages=warning -c lc_messages=C"
 
 
 def expected_file(spec: Path) -> Path:
@@ -22,7 +23,7 @@ def expected_file(spec: Path) -> Path:
 
 def play(spec: Path, dsn: str) -> str:
     """What isolationtester prints for a spec in one database."""
-    environment = os.environ | {"PGOPTIONS": SESSION, "PG_TEST_TIMEOUT_DEFAULT": "30"}
+    environment = os.environ | {"PGOPTIONS": SESSION, "PG_TEST_TIMEOUT_DEFAULT": "120"}
     done = subprocess.run(
         [str(isolationtester()), dsn], input=spec.read_bytes(), capture_output=True, env=environment, check=False
     )

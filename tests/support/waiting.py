@@ -16,7 +16,7 @@ class NeverHappened(Exception):
     """What a test waited for did not come in time; says what it was."""
 
 
-def wait_until(condition: Callable[[], T], what: str, timeout: float = 30.0) -> T:
+def wait_until(condition: Callable[[], T], what: str, timeout: float = 60.0) -> T:
     """Ask `condition` until it answers something true, and return that answer."""
     deadline = time.monotonic() + timeout
     pause = threading.Event()

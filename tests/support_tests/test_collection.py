@@ -44,6 +44,8 @@ BAD = {
     "an empty file": "",
 }
 
+pytestmark = pytest.mark.once
+
 
 @pytest.fixture
 def inner(pytester: pytest.Pytester, server: Server, monkeypatch: pytest.MonkeyPatch) -> pytest.Pytester:

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
 PIPES: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
 
+pytestmark = pytest.mark.once
+
 
 @pytest.mark.short
 def test_the_asked_version_answers(server: Server, pg: str) -> None:

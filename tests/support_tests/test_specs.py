@@ -27,6 +27,8 @@ step count { select count(*) from fairq.things; }
 permutation take want keep count
 """
 
+pytestmark = pytest.mark.once
+
 
 @pytest.fixture
 def spec(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:

@@ -17,7 +17,7 @@ comment on function fairq._refuse(text, text, text) is 'Raises 22023: the argume
 revoke all on function fairq._refuse(text, text, text) from public;
 
 create or replace function fairq._check_name(p_name text, p_value text, p_longest integer)
-    returns void
+    returns boolean
     language plpgsql
     set search_path = pg_catalog, pg_temp
 as $fn$
@@ -31,13 +31,14 @@ begin
             p_name, p_value, format('a name of 1 to %s bytes, not blank, not * or @own', p_longest)
         );
     end if;
+    return true;
 end
 $fn$;
 comment on function fairq._check_name(text, text, integer) is 'Raises 22023 for a queue, tenant, task or owner that cannot be one. Internal.';
 revoke all on function fairq._check_name(text, text, integer) from public;
 
 create or replace function fairq._check_span(p_name text, p_value interval, p_least interval, p_most interval)
-    returns void
+    returns boolean
     language plpgsql
     set search_path = pg_catalog, pg_temp
 as $fn$
@@ -53,6 +54,7 @@ begin
             p_name, p_value::text, format('an interval from %s to %s, no part of it negative', p_least, p_most)
         );
     end if;
+    return true;
 end
 $fn$;
 comment on function fairq._check_span(text, interval, interval, interval) is 'Raises 22023 for an interval out of range. Internal.';
@@ -74,7 +76,7 @@ comment on function fairq._check_delay(interval) is 'Raises 22023 for a delay ou
 revoke all on function fairq._check_delay(interval) from public;
 
 create or replace function fairq._check_limit(p_value integer, p_most integer)
-    returns void
+    returns boolean
     language plpgsql
     set search_path = pg_catalog, pg_temp
 as $fn$
@@ -83,6 +85,7 @@ begin
     if p_value is null or p_value not between 1 and p_most then
         perform fairq._refuse('p_limit', p_value::text, format('a number from 1 to %s', p_most));
     end if;
+    return true;
 end
 $fn$;
 comment on function fairq._check_limit(integer, integer) is 'Raises 22023 for a p_limit out of range. Internal.';
@@ -104,7 +107,7 @@ comment on function fairq._check_id(bigint) is 'Raises 22023 for the id of no jo
 revoke all on function fairq._check_id(bigint) from public;
 
 create or replace function fairq._check_held(p_job_id bigint, p_token uuid)
-    returns void
+    returns boolean
     language plpgsql
     set search_path = pg_catalog, pg_temp
 as $fn$
@@ -116,13 +119,14 @@ begin
     if p_token is null then
         perform fairq._refuse('p_token', null, 'the lease_token of a claimed job');
     end if;
+    return true;
 end
 $fn$;
 comment on function fairq._check_held(bigint, uuid) is 'Raises 22023 for the id and token of a single verb. Internal.';
 revoke all on function fairq._check_held(bigint, uuid) from public;
 
 create or replace function fairq._check_batch(p_job_ids bigint[], p_tokens uuid[])
-    returns void
+    returns boolean
     language plpgsql
     set search_path = pg_catalog, pg_temp
 as $fn$
@@ -145,6 +149,7 @@ begin
     if array_position(p_job_ids, null) is not null or array_position(p_tokens, null) is not null then
         perform fairq._refuse('p_job_ids and p_tokens', 'null', 'free of nulls');
     end if;
+    return true;
 end
 $fn$;
 comment on function fairq._check_batch(bigint[], uuid[]) is 'Raises 22023 for the arrays of a batch verb. Internal.';
@@ -292,17 +297,14 @@ comment on function fairq._ending(fairq.leases, text, timestamptz) is 'What an a
 revoke all on function fairq._ending(fairq.leases, text, timestamptz) from public;
 
 create or replace function fairq._settle(p_queue text, p_ending fairq.ending)
-    returns void
+    returns boolean
     language plpgsql
     set search_path = pg_catalog, pg_temp
 as $fn$
 -- Tells the scheduler, by a row of its own: no shared row is written.
 begin
-    insert into fairq.settlements (queue, tenant, epoch, ended, measured, elapsed, extra, refund)
-    values (
-        p_queue, p_ending.tenant, p_ending.epoch, p_ending.ended, p_ending.measured, p_ending.elapsed, p_ending.extra,
-        p_ending.refund
-    );
+    insert into fairq.settlements (queue, endings) values (p_queue, array[p_ending]);
+    return true;
 end
 $fn$;
 comment on function fairq._settle(text, fairq.ending) is 'Tells the scheduler what became of an attempt. Internal.';
@@ -335,6 +337,39 @@ $fn$;
 comment on function fairq._put_back(fairq.leases, integer, timestamptz, jsonb, boolean) is 'Returns a running job to the waiting ones. Internal.';
 revoke all on function fairq._put_back(fairq.leases, integer, timestamptz, jsonb, boolean) from public;
 
+create or replace function fairq._finish(
+    p_lease fairq.leases, p_state text, p_now timestamptz, p_error jsonb, p_result jsonb default null
+)
+    returns boolean
+    language plpgsql
+    set search_path = pg_catalog, pg_temp
+as $fn$
+-- Moves a running job's row to where the ended ones are; false when it is not there.
+--
+-- Locks:  the lease's row is held; the job's row.
+declare
+    v_job fairq.jobs;
+begin
+    delete from fairq.jobs as j where j.job_id = p_lease.job_id returning j.* into v_job;
+    if not found then
+        return false;
+    end if;
+    insert into fairq.finished_jobs (
+        job_id, queue, tenant, task, payload, priority, state, attempts, max_attempts, run_at, cost, operation_key,
+        last_error, created_at, started_at, finished_at, lease_owner, token_hash, result
+    )
+    values (
+        v_job.job_id, v_job.queue, v_job.tenant, v_job.task, v_job.payload, v_job.priority, p_state, p_lease.attempt,
+        v_job.max_attempts, v_job.run_at, v_job.cost, v_job.operation_key, coalesce(p_error, v_job.last_error),
+        v_job.created_at, p_lease.started_at, p_now, p_lease.lease_owner, sha256(uuid_send(p_lease.lease_token)),
+        p_result
+    );
+    return true;
+end
+$fn$;
+comment on function fairq._finish(fairq.leases, text, timestamptz, jsonb, jsonb) is 'Moves the row of a running job to the ended ones. Internal.';
+revoke all on function fairq._finish(fairq.leases, text, timestamptz, jsonb, jsonb) from public;
+
 create or replace function fairq._end_job(
     p_lease fairq.leases, p_state text, p_now timestamptz, p_error jsonb
 )
@@ -346,19 +381,7 @@ as $fn$
 --
 -- Locks:  the lease's row is held; the job's row.
 begin
-    with gone as (
-        delete from fairq.jobs as j where j.job_id = (p_lease).job_id returning j.*
-    )
-    insert into fairq.finished_jobs (
-        job_id, queue, tenant, task, payload, priority, state, attempts, max_attempts, run_at, cost, operation_key,
-        last_error, created_at, started_at, finished_at, lease_owner, token_hash
-    )
-    select
-        g.job_id, g.queue, g.tenant, g.task, g.payload, g.priority, p_state, (p_lease).attempt, g.max_attempts,
-        g.run_at, g.cost, g.operation_key, coalesce(p_error, g.last_error), g.created_at, (p_lease).started_at, p_now,
-        (p_lease).lease_owner, fairq._token_hash((p_lease).lease_token)
-    from gone as g;
-
+    perform fairq._finish(p_lease, p_state, p_now, p_error);
     delete from fairq.leases as l where l.job_id = (p_lease).job_id;
     perform fairq._log(
         p_lease, p_state, p_now,

@@ -3,7 +3,7 @@
 --
 
 create or replace function fairq._limit_idle_transaction()
-    returns void
+    returns boolean
     language plpgsql
     set search_path = pg_catalog, pg_temp
 as $fn$
@@ -15,6 +15,7 @@ begin
     if v_limit = interval '0' or v_limit > interval '10 seconds' then
         perform set_config('idle_in_transaction_session_timeout', '10s', true);
     end if;
+    return true;
 end
 $fn$;
 comment on function fairq._limit_idle_transaction() is 'Bounds how long an idle transaction may hold a queue''s lock. Internal.';
@@ -49,16 +50,17 @@ as $fn$
 -- Locks:  the queue's lock, to the end of the transaction: claim in a transaction of its own.
 -- Raises: 22023 for a bad argument; 0A000 above READ COMMITTED; 55P03 when the queue's lock was not free in time.
 declare
+    -- assigned, not performed: an expression costs less than a statement
+    v_is_good  boolean := fairq._check_name('p_queue', p_queue, 200) and fairq._check_name('p_owner', p_owner, 200)
+        and fairq._check_limit(p_limit, 1000);
     v_settings fairq.queues;
     v_caller   text := fairq._caller();
     v_tenants  text[];
 begin
-    perform fairq._check_name('p_queue', p_queue, 200);
-    perform fairq._check_name('p_owner', p_owner, 200);
-    perform fairq._check_limit(p_limit, 1000);
-    v_settings := fairq._queue_settings(p_queue);
-    p_lease := coalesce(p_lease, v_settings.default_lease);
-    perform fairq._check_span('p_lease', p_lease, interval '1 millisecond', v_settings.longest_lease);
+    if p_lease is not null then
+        v_settings := fairq._queue_settings(p_queue);
+        v_is_good := fairq._check_span('p_lease', p_lease, interval '1 millisecond', v_settings.longest_lease);
+    end if;
     if current_setting('transaction_isolation') not in ('read committed', 'read uncommitted') then
         raise exception 'claim_jobs() cannot run at isolation level %', current_setting('transaction_isolation')
             using
@@ -79,9 +81,9 @@ begin
     if p_async_commit then
         perform set_config('synchronous_commit', 'off', true);
     end if;
-    perform fairq._limit_idle_transaction();
+    v_is_good := fairq._limit_idle_transaction();
     return query
-    select c.* from fairq._dispatch(p_queue, p_owner, v_caller, p_limit, p_lease, v_tenants) as c;
+    select c.* from unnest(fairq._dispatch(p_queue, p_owner, v_caller, p_limit, p_lease, v_tenants)) as c;
 end
 $fn$;
 comment on function fairq.claim_jobs(text, text, integer, interval, text, boolean) is 'queued -> running: leases up to p_limit jobs of a queue to p_owner for p_lease, in fair order; p_tenant restricts it to one tenant. p_async_commit is the caller''s word that its transaction does nothing else: its commit does not wait for the disk, and a server crash may return the job to the queue as if it had not been claimed.';

@@ -11,9 +11,9 @@ create or replace function fairq._complete(
 as $fn$
 -- running -> succeeded: returns the places in the arrays of those that succeeded by it.
 --
--- Each lease is locked first, by job id, and the clock read after that: a lease judged by a clock read before the wait
--- would live too long. That is a statement of its own: when it had to wait for a renewal, the lease's new version is
--- one that only the next statement sees. No shared row is written: the scheduler learns of it from the settlements.
+-- The leases are taken away in the order of the jobs' ids. A lease judged by a clock read before a wait for its row
+-- would live too long: so the clock is read again once the row is had, and a lease that was over by then is put back as
+-- it was. No shared row is written: the scheduler learns of it from the settlements.
 -- p_now:  the clock; null for the real one.
 -- Long:   all that ends is moved in one statement, which ends as many as it moves or raises.
 -- Locks:  the leases' rows, then the jobs'.
@@ -21,48 +21,43 @@ as $fn$
 -- Raises: 40001 when a job's row was changed under its lease, which only a rebuild of the scheduler's memory does.
 declare
     v_caller text := fairq._caller();
-    v_rows   tid[];
-    v_times  timestamptz[];
-    v_at     integer[];
     v_done   integer[];
     v_ended  integer;
+    v_late   fairq.leases[];
 begin
-    with held as materialized (
-        select l.row_id, l.caller, l.lease_expires_at, u.at, coalesce(p_now, clock_timestamp()) as now_held
-        from (
-            select t.job_id, t.token, t.at from unnest(p_job_ids, p_tokens) with ordinality as t(job_id, token, at)
-            order by t.job_id, t.at
-        ) as u
-        cross join lateral (
-            select ll.ctid as row_id, ll.caller, ll.lease_expires_at from fairq.leases as ll
-            where ll.job_id = u.job_id and ll.lease_token = u.token
-            for update
-        ) as l
-    )
-    select array_agg(h.row_id), array_agg(h.at), array_agg(h.now_held) into v_rows, v_at, v_times
-    from held as h
-    -- here, by what was read under the lock: beside the delete it would make leases_expire_idx a candidate
-    where h.lease_expires_at > h.now_held and h.caller = v_caller;
-
-    with ended as (
+    with asked as materialized (
+        select t.job_id, t.token, t.at from unnest(p_job_ids, p_tokens) with ordinality as t(job_id, token, at)
+        order by t.job_id, t.at
+    ), taken as (
         delete from fairq.leases as l
-        using unnest(v_rows, v_at, v_times) as h(row_id, at, now_held)
-        where l.ctid = h.row_id
-        returning l.*, h.at, h.now_held
+        using asked as u
+        where l.job_id = u.job_id and l.lease_token = u.token and l.caller = v_caller
+          -- an expression: the time alone would make leases_expire_idx a candidate
+          and l.lease_expires_at - coalesce(p_now, clock_timestamp()) > interval '0'
+        returning l as lease, u.at, coalesce(p_now, clock_timestamp()) as now_held
+    ), ended as (
+        select (t.lease).*, t.at, t.now_held from taken as t where (t.lease).lease_expires_at > t.now_held
     ), settled as (
-        -- as in _ending, for attempts that are paid by the time they were held; one row for those of a tenant
-        insert into fairq.settlements (queue, tenant, epoch, ended, measured, elapsed, extra, refund)
+        -- as in _ending, for attempts that are paid by the time they were held
+        insert into fairq.settlements (queue, endings)
         select
-            h.queue, h.tenant, h.epoch, count(*), count(h.prepaid),
-            coalesce(sum(h.held) filter (where h.prepaid > 0), 0),
-            coalesce(sum(greatest(0, h.held - h.prepaid)), 0), coalesce(sum(greatest(0, h.prepaid - h.held)), 0)
+            s.queue,
+            array_agg(row(s.tenant, s.epoch, s.ended, s.measured, s.elapsed, s.extra, s.refund)::fairq.ending)
         from (
             select
-                e.queue, e.tenant, e.epoch, e.prepaid,
-                greatest(1, round(extract(epoch from e.now_held - e.started_at) * 1000))::bigint as held
-            from ended as e
-        ) as h
-        group by h.queue, h.tenant, h.epoch
+                h.queue, h.tenant, h.epoch, count(*) as ended, count(h.prepaid) as measured,
+                coalesce(sum(h.held) filter (where h.prepaid > 0), 0) as elapsed,
+                coalesce(sum(greatest(0, h.held - h.prepaid)), 0) as extra,
+                coalesce(sum(greatest(0, h.prepaid - h.held)), 0) as refund
+            from (
+                select
+                    e.queue, e.tenant, e.epoch, e.prepaid,
+                    greatest(1, round(extract(epoch from e.now_held - e.started_at) * 1000))::bigint as held
+                from ended as e
+            ) as h
+            group by h.queue, h.tenant, h.epoch
+        ) as s
+        group by s.queue
     ), found as materialized (
         select e.*, j.row_id
         from ended as e
@@ -86,7 +81,14 @@ begin
             sha256(uuid_send(g.lease_token)), p_results[g.at]
         from gone as g
     )
-    select array_agg(g.at), (select count(*) from ended) into v_done, v_ended from gone as g;
+    select
+        array_agg(g.at), (select count(*) from ended),
+        (select array_agg(t.lease) from taken as t where (t.lease).lease_expires_at <= t.now_held)
+    into v_done, v_ended, v_late
+    from gone as g;
+    if v_late is not null then
+        insert into fairq.leases select l.* from unnest(v_late) as l;
+    end if;
     if cardinality(v_done) is distinct from nullif(v_ended, 0) then
         -- a lease without its job would be a job that nobody ever finds: nothing of this may stay
         raise exception 'a job was changed while it was completed' using errcode = '40001', hint = 'Try again.';
@@ -96,6 +98,48 @@ end
 $fn$;
 comment on function fairq._complete(bigint[], uuid[], jsonb[], timestamptz) is 'Completes jobs whose leases are alive. Internal.';
 revoke all on function fairq._complete(bigint[], uuid[], jsonb[], timestamptz) from public;
+
+create or replace function fairq._complete_one(
+    p_job_id bigint, p_token uuid, p_result jsonb, p_now timestamptz default null
+)
+    returns boolean
+    language plpgsql
+    set search_path = pg_catalog, pg_temp
+as $fn$
+-- _complete() for one job, which most completions are: plain statements start sooner than a great one.
+--
+-- p_now:  the clock; null for the real one.
+-- Locks:  the lease's row, then the job's.
+-- Index:  leases_pkey and jobs_pkey.
+-- Raises: 40001 as _complete() does.
+declare
+    v_now   timestamptz := coalesce(p_now, clock_timestamp());
+    v_lease fairq.leases;
+begin
+    delete from fairq.leases as l
+    where l.job_id = p_job_id and l.lease_token = p_token and l.caller = fairq._caller()
+      -- an expression: the time alone would make leases_expire_idx a candidate
+      and l.lease_expires_at - v_now > interval '0'
+    returning l.* into v_lease;
+    if not found then
+        return false;
+    end if;
+    -- again: there may have been a wait
+    v_now := coalesce(p_now, clock_timestamp());
+    if v_lease.lease_expires_at <= v_now then
+        insert into fairq.leases select v_lease.*;
+        return false;
+    end if;
+
+    if not (fairq._settle(v_lease.queue, fairq._ending(v_lease, 'held', v_now))
+            and fairq._finish(v_lease, 'succeeded', v_now, null, p_result)) then
+        raise exception 'a job was changed while it was completed' using errcode = '40001', hint = 'Try again.';
+    end if;
+    return true;
+end
+$fn$;
+comment on function fairq._complete_one(bigint, uuid, jsonb, timestamptz) is 'Completes a job whose lease is alive. Internal.';
+revoke all on function fairq._complete_one(bigint, uuid, jsonb, timestamptz) from public;
 
 create or replace function fairq._completed_before(p_job_id bigint, p_token uuid)
     returns boolean
@@ -130,14 +174,17 @@ as $fn$
 --
 -- Locks:  the lease's row, then the job's.
 -- Raises: 22023 for a null id or token; 54000 for a result over the queue's payload_limit.
+declare
+    -- assigned, not performed: an expression costs less than a statement
+    v_is_good boolean;
 begin
-    perform fairq._check_held(p_job_id, p_token);
-    if fairq._is_oversized(p_job_id, p_result) then
+    v_is_good := fairq._check_held(p_job_id, p_token);
+    if p_result is not null and fairq._is_oversized(p_job_id, p_result) then
         raise exception 'p_result of job % has % bytes, more than its queue allows',
             p_job_id, octet_length(p_result::text)
             using errcode = '54000', hint = 'Store it elsewhere and complete the job with a reference to it.';
     end if;
-    return cardinality(fairq._complete(array[p_job_id], array[p_token], array[p_result])) = 1
+    return fairq._complete_one(p_job_id, p_token, p_result)
         or fairq._completed_before(p_job_id, p_token);
 end
 $fn$;
@@ -182,18 +229,19 @@ as $fn$
 -- Locks:  the leases' rows, by job id, then the jobs'.
 -- Raises: 22023 for arrays out of range; an oversized result is the outcome too_large of its job alone.
 declare
-    v_large bigint[] := '{}';
-    v_done  integer[];
+    -- assigned, not performed: an expression costs less than a statement
+    v_is_good boolean := fairq._check_batch(p_job_ids, p_tokens);
+    v_large   bigint[] := '{}';
+    v_done    integer[];
 begin
-    perform fairq._check_batch(p_job_ids, p_tokens);
-    perform fairq._check_beside('p_results', p_results, cardinality(p_job_ids));
     if p_results is not null then
+        perform fairq._check_beside('p_results', p_results, cardinality(p_job_ids));
         v_large := array(
             select u.job_id from unnest(p_job_ids, p_results) as u(job_id, result)
             where fairq._is_oversized(u.job_id, u.result)
         );
     end if;
-    if v_large <> '{}' then
+    if cardinality(v_large) > 0 then
         -- no lease has no token
         p_tokens := array(
             select case when u.job_id <> all (v_large) then u.token end
@@ -201,7 +249,11 @@ begin
             order by u.ordinality
         );
     end if;
-    v_done := fairq._complete(p_job_ids, p_tokens, p_results);
+    if cardinality(p_job_ids) = 1 then
+        v_done := case when fairq._complete_one(p_job_ids[1], p_tokens[1], p_results[1]) then '{1}' end;
+    else
+        v_done := fairq._complete(p_job_ids, p_tokens, p_results);
+    end if;
 
     return query
     select u.job_id, case

@@ -3,6 +3,31 @@
 --
 -- A producer writes rows of its own and no shared one: only two producers of one key wait for each other.
 
+create or replace function fairq._is_good(p_job fairq.new_job, p_settings fairq.queues)
+    returns boolean
+    language plpgsql
+    immutable
+    set search_path = pg_catalog, pg_temp
+as $fn$
+-- Whether there is nothing to refuse about a job: one expression, as most jobs are good. When it says no, the checks
+-- say why, one by one.
+begin
+    return coalesce(
+        octet_length(p_job.task) <= 200 and p_job.task not in ('*', '@own') and p_job.task ~ '[^[:space:]]'
+        and jsonb_typeof(p_job.payload) = 'object'
+        and octet_length(p_job.payload::text) <= p_settings.payload_limit
+        and p_job.run_at is null and p_job.delay is null
+        and p_job.priority between 0 and 3
+        and (p_job.max_attempts is null or p_job.max_attempts between 1 and 1000)
+        and p_job.cost > 0 and p_job.cost <= 1000000
+        and p_job.key is null and p_job.key_ttl is null,
+        false
+    );
+end
+$fn$;
+comment on function fairq._is_good(fairq.new_job, fairq.queues) is 'Whether a plain job has nothing wrong with it. Internal.';
+revoke all on function fairq._is_good(fairq.new_job, fairq.queues) from public;
+
 create or replace function fairq._check_job(p_job fairq.new_job, p_settings fairq.queues)
     returns fairq.new_job
     language plpgsql
@@ -12,6 +37,11 @@ as $fn$
 --
 -- Raises: 22023 for the first argument that is out of its range; 54000 for a payload over the queue's limit.
 begin
+    if fairq._is_good(p_job, p_settings) then
+        p_job.max_attempts := coalesce(p_job.max_attempts, p_settings.max_attempts);
+        return p_job;
+    end if;
+
     perform fairq._check_name('p_task', p_job.task, 200);
     if p_job.payload is null or jsonb_typeof(p_job.payload) <> 'object' then
         perform fairq._refuse('p_payload', jsonb_typeof(p_job.payload), 'a JSON object');
@@ -95,7 +125,7 @@ comment on function fairq._draw_id(fairq.new_job, bigint) is 'Gives a new job it
 revoke all on function fairq._draw_id(fairq.new_job, bigint) from public;
 
 create or replace function fairq._insert_jobs(p_jobs fairq.new_job[], p_outcomes fairq.enqueue_outcome[])
-    returns void
+    returns boolean
     language plpgsql
     set search_path = pg_catalog, pg_temp
 as $fn$
@@ -115,6 +145,7 @@ begin
         outcome
     )
     where u.outcome = 'created';
+    return true;
 end
 $fn$;
 comment on function fairq._insert_jobs(fairq.new_job[], fairq.enqueue_outcome[]) is 'Writes the rows of new jobs. Internal.';
@@ -195,11 +226,12 @@ as $fn$
 -- Raises: 22023 for a bad argument; 54000 for a payload over the queue's limit; 42501 for a tenant or queue not
 --         granted; QF002 for a key in use for another payload.
 declare
+    -- assigned, not performed: an expression costs less than a statement
+    v_is_done  boolean := fairq._check_name('p_queue', p_queue, 200);
     v_settings fairq.queues;
     v_job      fairq.new_job;
     v_outcome  fairq.enqueue_outcome;
 begin
-    perform fairq._check_name('p_queue', p_queue, 200);
     v_settings := fairq._queue_settings(p_queue);
     v_job := fairq._check_job(
         row(
@@ -214,7 +246,7 @@ begin
         raise exception 'key % stands for another task or payload, that of job %', left(p_key, 100), v_outcome.job_id
             using errcode = 'QF002', hint = 'One key stands for one operation: choose another key.';
     end if;
-    perform fairq._insert_jobs(array[v_job], array[v_outcome]);
+    v_is_done := fairq._insert_jobs(array[v_job], array[v_outcome]);
     if v_settings.notify and v_outcome.outcome = 'created' and fairq._is_due(p_run_at, p_delay) then
         perform fairq._wake(p_queue);
     end if;
@@ -354,11 +386,14 @@ as $fn$
 declare
     v_jobs     fairq.new_job[] := fairq._check_jobs(fairq._read_jobs(p_jobs));
     v_outcomes fairq.enqueue_outcome[] := fairq._draw_ids(v_jobs);
+    -- assigned, not performed: an expression costs less than a statement
+    v_is_done  boolean := fairq._insert_jobs(v_jobs, v_outcomes);
     v_queue    text;
 begin
-    perform fairq._insert_jobs(v_jobs, v_outcomes);
-    for v_queue in select distinct u.queue from unnest(v_jobs) as u where fairq._is_due(u.run_at, u.delay) loop
-        if (fairq._queue_settings(v_queue)).notify then
+    for v_queue in select distinct u.queue from unnest(v_jobs) as u loop
+        if (fairq._queue_settings(v_queue)).notify and exists (
+            select from unnest(v_jobs) as u where u.queue = v_queue and fairq._is_due(u.run_at, u.delay)
+        ) then
             perform fairq._wake(v_queue);
         end if;
     end loop;

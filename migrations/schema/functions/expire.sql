@@ -44,14 +44,20 @@ create or replace function fairq._expire_lease(p_lease fairq.leases, p_now times
     set search_path = pg_catalog, pg_temp
 as $fn$
 -- As _end_expired, but a job that cannot be put back goes to dead with the reason: one bad row stops nobody.
+--
+-- What passes by itself (a lock, a deadlock, a full disk) is no fault of the row: the caller hears of it and may try
+-- again.
 begin
     return fairq._end_expired(p_lease, p_now, p_is_fed);
-exception when others then
-    perform fairq._end_job(
-        p_lease, 'dead', p_now,
-        jsonb_build_object('code', 'QUARANTINED', 'message', left(sqlerrm, 2000), 'sqlstate', sqlstate)
-    );
-    return 'dead';
+exception
+    when lock_not_available or transaction_rollback or insufficient_resources then
+        raise;
+    when others then
+        perform fairq._end_job(
+            p_lease, 'dead', p_now,
+            jsonb_build_object('code', 'QUARANTINED', 'message', left(sqlerrm, 2000), 'sqlstate', sqlstate)
+        );
+        return 'dead';
 end
 $fn$;
 comment on function fairq._expire_lease(fairq.leases, timestamptz, boolean) is 'Ends an attempt whose lease is over, whatever is wrong with the job. Internal.';
@@ -67,18 +73,9 @@ as $fn$
 -- Locks:  leases' rows, skipping those held by others, then their jobs' rows.
 -- Index:  leases_expire_idx, from the expire floor.
 declare
-    -- never beyond the clock, which may have been set back: the leases that come now end after it, and only after it
-    v_moved fairq.moved := row('{}'::fairq.news[], '{}'::fairq.ending[], p_now)::fairq.moved;
+    v_moved fairq.moved := row('{}'::fairq.news[], '{}'::fairq.ending[], null)::fairq.moved;
     v_lease fairq.leases;
-    v_left  timestamptz;
 begin
-    perform from fairq.leases as l
-    where l.queue = p_tick.queue and l.lease_expires_at >= p_tick.expire_floor and l.lease_expires_at <= p_now
-    limit 1;
-    if not found then
-        return v_moved;
-    end if;
-
     for v_lease in
         select l.* from fairq.leases as l
         where l.queue = p_tick.queue and l.lease_expires_at >= p_tick.expire_floor and l.lease_expires_at <= p_now
@@ -95,12 +92,14 @@ begin
         end if;
     end loop;
 
-    -- what is still there (over the limit, or locked) holds the floor
-    select l.lease_expires_at into v_left from fairq.leases as l
-    where l.queue = p_tick.queue and l.lease_expires_at >= p_tick.expire_floor and l.lease_expires_at <= p_now
+    -- what is still there (over the limit, or locked) holds the floor; else what ends next, if it is within a second:
+    -- most claims need not ask. A lease that comes later lowers the floor.
+    select l.lease_expires_at into v_moved.floor from fairq.leases as l
+    where l.queue = p_tick.queue and l.lease_expires_at >= p_tick.expire_floor
+      and l.lease_expires_at <= p_now + interval '1 second'
     order by l.lease_expires_at
     limit 1;
-    v_moved.floor := coalesce(v_left, v_moved.floor);
+    v_moved.floor := coalesce(v_moved.floor, p_now + interval '1 second');
     return v_moved;
 end
 $fn$;

@@ -19,6 +19,26 @@ $fn$;
 comment on function fairq._caller() is 'The role that called the public function. Internal.';
 revoke all on function fairq._caller() from public;
 
+create or replace function fairq._refuse_nobody()
+    returns void
+    language plpgsql
+    set search_path = pg_catalog, pg_temp
+as $fn$
+begin
+    raise exception 'this session acts for no tenant'
+        using
+            errcode = '42501',
+            hint = case fairq.tenant_provider()
+                when 'setting' then 'Say for which, inside the transaction: set local app.tenant_id = ...;'
+                when 'jwt' then 'request.jwt.claims must have a tenant_id in app_metadata, as text.'
+                when 'role' then 'An operator says by a row in tenant_roles which tenant this role is.'
+                else 'Bring a token that is not over: select set_config(''app.tenant_token'', $1, true);'
+            end;
+end
+$fn$;
+comment on function fairq._refuse_nobody() is 'Raises 42501: no tenant. Internal.';
+revoke all on function fairq._refuse_nobody() from public;
+
 create or replace function fairq._granted_tenants(p_verb text, p_queue text, p_caller text)
     returns text[]
     language plpgsql
@@ -26,19 +46,28 @@ create or replace function fairq._granted_tenants(p_verb text, p_queue text, p_c
     set search_path = pg_catalog, pg_temp
 as $fn$
 -- One read of access_grants, never one check per job.
+--
+-- Raises: 42501 for who may act for its own tenant alone, and has none: an empty answer would look like no work.
 declare
-    v_tenants text[];
+    v_tenants   text[];
+    v_is_nobody boolean;
 begin
     -- each once: the scheduler takes them for different ones
-    select array_agg(distinct g.tenant) into v_tenants
+    select array_agg(distinct g.tenant) filter (where g.is_here and g.tenant is not null), bool_or(g.tenant is null)
+    into v_tenants, v_is_nobody
     from (
-        select case when a.tenant = '@own' then fairq.current_tenant_id() else a.tenant end as tenant
+        select
+            -- who calls itself * is not everybody
+            case when a.tenant = '@own' then nullif(fairq.current_tenant_id(), '*') else a.tenant end as tenant,
+            a.queue in (p_queue, '*') as is_here
         from fairq.access_grants as a
         where a.verb = p_verb
-          and a.queue in (p_queue, '*')
           and pg_has_role(p_caller::name, to_regrole(quote_ident(a.role_name))::oid, 'usage')
-    ) as g
-    where g.tenant is not null;
+    ) as g;
+    -- whatever the queue: else the answer would tell in which queues the jobs of others are
+    if v_tenants is null and v_is_nobody then
+        perform fairq._refuse_nobody();
+    end if;
     return case when '*' = any (v_tenants) then '{*}' else coalesce(v_tenants, '{}') end;
 end
 $fn$;
@@ -55,21 +84,16 @@ as $fn$
 --
 -- Raises: 22023 for no tenant or a bad one; 42501 for one the caller may not act for.
 declare
+    v_granted text[] := fairq._granted_tenants(p_verb, p_queue, fairq._caller());
     v_tenant  text := coalesce(p_tenant, fairq.current_tenant_id());
-    v_granted text[];
+    -- assigned, not performed: an expression costs less than a statement
+    v_is_good boolean := fairq._check_name('p_tenant', v_tenant, 200);
 begin
-    perform fairq._check_name('p_tenant', v_tenant, 200);
-    v_granted := fairq._granted_tenants(p_verb, p_queue, fairq._caller());
     if v_tenant <> all(v_granted) and v_granted <> '{*}' then
         raise exception '% is not granted to this role for this queue and tenant', p_verb
             using
                 errcode = '42501',
-                hint = case
-                    when v_granted = '{}' and fairq.current_tenant_id() is null
-                        then 'A tenant acts for itself once its session says who it is: set local app.tenant_id = ...; '
-                            || 'others need a row in access_grants.'
-                    else 'An operator grants it with a row in access_grants.'
-                end;
+                hint = 'An operator grants it with a row in access_grants.';
     end if;
     return v_tenant;
 end

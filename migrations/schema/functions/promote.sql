@@ -16,20 +16,8 @@ as $fn$
 -- Locks:  jobs' rows, skipping those held by others.
 -- Index:  jobs_promote_idx, from the promote floor.
 declare
-    v_moved fairq.moved := row(
-        '{}'::fairq.news[], '{}'::fairq.ending[], greatest(p_tick.promote_floor, p_now)
-    )::fairq.moved;
-    v_left  timestamptz;
+    v_moved fairq.moved;
 begin
-    -- nothing is due most of the time: one probe says so
-    perform from fairq.jobs as j
-    where j.queue = p_tick.queue and j.state = 'scheduled'
-      and j.run_at >= p_tick.promote_floor and j.run_at <= p_now
-    limit 1;
-    if not found then
-        return v_moved;
-    end if;
-
     with due as materialized (
         select j.ctid as row_id from fairq.jobs as j
         where j.queue = p_tick.queue and j.state = 'scheduled'
@@ -45,21 +33,21 @@ begin
         where j.ctid = d.row_id
         returning j.tenant, j.priority, j.run_at, j.job_id
     )
-    select coalesce(array_agg(row(n.tenant, 'queued', n.priority, n.run_at, n.job_id)::fairq.news), '{}')
-    into v_moved.news
+    select array_agg(row(n.tenant, 'queued', n.priority, n.run_at, n.job_id)::fairq.news) into v_moved.news
     from (
         select p.tenant, p.priority, min(p.run_at) as run_at, min(p.job_id) as job_id
         from promoted as p
         group by p.tenant, p.priority
     ) as n;
 
-    -- what is still due (over the limit, locked, or not yet read by a look) holds the floor
-    select j.run_at into v_left from fairq.jobs as j
+    -- what is still due (over the limit, locked, or not yet read by a look) holds the floor; else what is due next, if
+    -- it is within a second: most claims need not ask
+    select j.run_at into v_moved.floor from fairq.jobs as j
     where j.queue = p_tick.queue and j.state = 'scheduled'
-      and j.run_at >= p_tick.promote_floor and j.run_at <= p_now
+      and j.run_at >= p_tick.promote_floor and j.run_at <= p_now + interval '1 second'
     order by j.run_at
     limit 1;
-    v_moved.floor := coalesce(v_left, v_moved.floor);
+    v_moved.floor := coalesce(v_moved.floor, p_now + interval '1 second');
     return v_moved;
 end
 $fn$;

@@ -14,9 +14,9 @@ create or replace function fairq._lock_holders(p_queue text)
     stable
     set search_path = pg_catalog, pg_temp
 as $fn$
-    -- Which session holds the queue's lock, for the message of one that could not have it. The row names the transaction
-    -- that locked it; after a wait that is a subtransaction, which no view knows. Then: who has a lock on a row of the table
-    -- and waits for none.
+    -- Which session holds the queue's lock, for the message of one that could not have it. The row names the
+    -- transaction that locked it; after a wait that is a subtransaction, which no view knows. Then: who has a lock on a
+    -- row of the table and waits for none.
     select coalesce(
         (
             select string_agg(distinct l.pid::text, ', ')
@@ -43,16 +43,20 @@ create or replace function fairq._wait_for_queue(p_queue text, p_until timestamp
 as $fn$
 -- Waits for the queue's lock, a little: true when it has it, false when it may be free now.
 --
--- A holder that rolls back to a savepoint has let go of the lock, but who waits for it waits for the whole transaction, and
--- whoever comes next waits behind: also that holder, when it claims again, and that is a deadlock. So nobody waits longer
--- than half of the shortest sensible deadlock_timeout before looking again; a lock that is let go of wakes its waiter at once.
+-- A holder that rolls back to a savepoint has let go of the lock, but who waits for it waits for the whole transaction,
+-- and whoever comes next waits behind: also that holder, when it claims again, and that is a deadlock. So nobody waits
+-- longer than half of the shortest sensible deadlock_timeout before looking again; a lock that is let go of wakes its
+-- waiter at once.
+--
+-- To lock a row for which somebody waits already is to wait twice, for a place in line and for the holder; of a timeout
+-- that strikes between the two PostgreSQL says 57014, that the user cancelled. One that comes when the timeout is due
+-- is taken for the timeout; before that it is what it says.
 declare
     v_timeout  text := current_setting('lock_timeout');
-    v_left     interval := p_until - clock_timestamp();
+    v_from     timestamptz := clock_timestamp();
+    v_slice    integer := greatest(1, least(50, ceil(extract(epoch from p_until - v_from) * 1000)));
 begin
-    perform set_config(
-        'lock_timeout', greatest(1, least(50, ceil(extract(epoch from v_left) * 1000)))::integer || 'ms', true
-    );
+    perform set_config('lock_timeout', v_slice || 'ms', true);
     insert into fairq.schedulers (queue) values (p_queue) on conflict (queue) do nothing;
     perform from fairq.schedulers as s where s.queue = p_queue for update;
     if not found then
@@ -61,8 +65,11 @@ begin
     end if;
     perform set_config('lock_timeout', v_timeout, true);
     return true;
-exception when lock_not_available then
+exception when lock_not_available or query_canceled then
     -- what was set here is undone with the rest of the block
+    if sqlstate = '57014' and clock_timestamp() < v_from + make_interval(secs => v_slice / 1000.0) then
+        raise;
+    end if;
     if clock_timestamp() < p_until then
         return false;
     end if;
@@ -77,7 +84,7 @@ comment on function fairq._wait_for_queue(text, timestamptz) is 'Waits for the q
 revoke all on function fairq._wait_for_queue(text, timestamptz) from public;
 
 create or replace function fairq._lock_queue(p_queue text)
-    returns void
+    returns boolean
     language plpgsql
     set search_path = pg_catalog, pg_temp
 as $fn$
@@ -86,22 +93,24 @@ as $fn$
 -- Locks:  the queue's row in schedulers; waits at most 10 s, or the caller's lock_timeout.
 -- Raises: 55P03 when it was not free in time, saying which session holds it.
 declare
-    v_patience interval := current_setting('lock_timeout');
+    v_patience interval;
     v_until    timestamptz;
 begin
     loop
         -- outside the block below, which is a subtransaction: pg_locks knows a holder by its transaction only
         perform from fairq.schedulers as s where s.queue = p_queue for update skip locked;
         if found then
-            return;
+            return true;
         end if;
 
+        v_patience := current_setting('lock_timeout');
         v_until := coalesce(
             v_until,
             clock_timestamp() + case when v_patience = interval '0' then interval '10 seconds' else v_patience end
         );
         exit when fairq._wait_for_queue(p_queue, v_until);
     end loop;
+    return true;
 end
 $fn$;
 comment on function fairq._lock_queue(text) is 'Takes the queue''s lock. Internal.';
@@ -163,7 +172,8 @@ begin
             running = (select count(*) from fairq.leases as l where l.queue = f.queue and l.tenant = f.tenant)
         where f.queue = p_queue;
     else
-        -- restored before they were ever claimed: transactions that are still to come here, though not those of other rows
+        -- restored before they were ever claimed: transactions that are still to come here, though not those of other
+        -- rows
         update fairq.jobs as j set changed_xid = '3'
         where j.queue = p_queue and j.changed_xid <> pg_current_xact_id()
           and j.changed_xid >= pg_snapshot_xmax(pg_current_snapshot());
@@ -191,75 +201,80 @@ as $fn$
 -- A transaction's own changes are in neither list of its own snapshot, so they are left to the next look, which knows
 -- the tick's own_xid. Ended attempts are deleted as they are read: that alone makes them read once. Places are lower
 -- bounds: the least time and the least id of the jobs of one tenant and priority.
--- Long:   one statement for three feeds, so that it is started once.
--- Index:  jobs_look_idx, settlements_look_idx, tenants_look_idx.
+-- Index:  jobs_look_idx, settlements_look_idx, tenants_look_idx: a probe for each range of transactions.
 declare
     v_since xid8 := pg_snapshot_xmax(p_tick.seen);
-    -- those that were under way at the last tick and are done now
-    v_late  xid8[] := array(
-        select u.x
-        from (
-            select pg_snapshot_xip(p_tick.seen) as x
-            union
-            select p_tick.own_xid where p_tick.own_xid < v_since
-        ) as u
-        where pg_visible_in_snapshot(u.x, p_snap) and u.x <> p_own
-    );
+    -- all that came after the last tick; and those that were under way then and are done now, each a range of its own
+    v_from  xid8[] := array[v_since];
+    v_to    xid8[] := '{18446744073709551615}';
     v_moved fairq.moved;
 begin
-    with job as (
-        select j.tenant, j.state, j.priority, j.run_at, j.job_id from fairq.jobs as j
-        where j.queue = p_tick.queue and j.changed_xid >= v_since
-          and pg_visible_in_snapshot(j.changed_xid, p_snap) and j.changed_xid <> p_own
-        union all
-        -- a probe for each: before PostgreSQL 17 "= any" may become a filter over the whole queue
-        select j.* from unnest(v_late) as u(x)
-        cross join lateral (
-            select jj.tenant, jj.state, jj.priority, jj.run_at, jj.job_id from fairq.jobs as jj
-            where jj.queue = p_tick.queue and jj.changed_xid = u.x
-            offset 0
-        ) as j
-    ), settlement as materialized (
-        select s.ctid as row_id from fairq.settlements as s
-        where s.queue = p_tick.queue and s.ended_xid >= v_since
-        union all
-        select s.row_id from unnest(v_late) as u(x)
+    if pg_snapshot_xmin(p_tick.seen) < v_since or p_tick.own_xid < v_since then
+        v_from := v_since || array(
+            select u.x
+            from (
+                select pg_snapshot_xip(p_tick.seen) as x
+                union
+                select p_tick.own_xid where p_tick.own_xid < v_since
+            ) as u
+            where pg_visible_in_snapshot(u.x, p_snap) and u.x <> p_own
+        );
+        v_to := v_to || v_from[2:];
+    end if;
+
+    -- most of the time there is nothing new but attempts that ended: two probes say so
+    perform from unnest(v_from, v_to) as u(a, z)
+    where exists (
+        select from fairq.jobs as j
+        where j.queue = p_tick.queue and j.changed_xid >= u.a and j.changed_xid <= u.z offset 0
+    ) or exists (
+        select from fairq.tenants as t
+        where t.queue = p_tick.queue and t.changed_xid >= u.a and t.changed_xid <= u.z offset 0
+    );
+    if found then
+        with job as (
+            select j.tenant, j.state, j.priority, min(j.run_at) as run_at, min(j.job_id) as job_id
+            from unnest(v_from, v_to) as u(a, z)
+            cross join lateral (
+                select jj.tenant, jj.state, jj.priority, jj.run_at, jj.job_id, jj.changed_xid from fairq.jobs as jj
+                where jj.queue = p_tick.queue and jj.changed_xid >= u.a and jj.changed_xid <= u.z
+                offset 0
+            ) as j
+            where pg_visible_in_snapshot(j.changed_xid, p_snap) and j.changed_xid <> p_own
+            group by j.tenant, j.state, j.priority
+        ), wish as (
+            select t.tenant
+            from unnest(v_from, v_to) as u(a, z)
+            cross join lateral (
+                select tt.tenant, tt.changed_xid from fairq.tenants as tt
+                where tt.queue = p_tick.queue and tt.changed_xid >= u.a and tt.changed_xid <= u.z
+                offset 0
+            ) as t
+            where pg_visible_in_snapshot(t.changed_xid, p_snap) and t.changed_xid <> p_own
+        ), news as (
+            select j.* from job as j
+            union all
+            select w.tenant, 'wish', null, null, null from wish as w
+        )
+        select
+            array_agg(row(n.tenant, n.state, n.priority, n.run_at, n.job_id)::fairq.news),
+            min(n.run_at) filter (where n.state = 'scheduled')
+        into v_moved.news, v_moved.floor
+        from news as n;
+    end if;
+
+    with ended as (
+        delete from fairq.settlements as s
+        using unnest(v_from, v_to) as u(a, z)
         cross join lateral (
             select ss.ctid as row_id from fairq.settlements as ss
-            where ss.queue = p_tick.queue and ss.ended_xid = u.x
+            where ss.queue = p_tick.queue and ss.ended_xid >= u.a and ss.ended_xid <= u.z
             offset 0
-        ) as s
-    ), ended as (
-        delete from fairq.settlements as s using settlement as e where s.ctid = e.row_id
-        returning s.tenant, s.epoch, s.ended, s.measured, s.elapsed, s.extra, s.refund
-    ), wish as (
-        select t.tenant from fairq.tenants as t
-        where t.queue = p_tick.queue and t.changed_xid >= v_since
-          and pg_visible_in_snapshot(t.changed_xid, p_snap) and t.changed_xid <> p_own
-        union all
-        select t.tenant from unnest(v_late) as u(x)
-        cross join lateral (
-            select tt.tenant from fairq.tenants as tt
-            where tt.queue = p_tick.queue and tt.changed_xid = u.x
-            offset 0
-        ) as t
-    ), news as (
-        select j.tenant, j.state, j.priority, min(j.run_at) as run_at, min(j.job_id) as job_id
-        from job as j group by j.tenant, j.state, j.priority
-        union all
-        select w.tenant, 'wish', null, null, null from wish as w
+        ) as e
+        where s.ctid = e.row_id
+        returning s.endings
     )
-    select
-        coalesce(
-            (select array_agg(row(n.tenant, n.state, n.priority, n.run_at, n.job_id)::fairq.news) from news as n), '{}'
-        ),
-        coalesce(
-            (select array_agg(
-                row(e.tenant, e.epoch, e.ended, e.measured, e.elapsed, e.extra, e.refund)::fairq.ending
-            ) from ended as e), '{}'
-        ),
-        (select min(n.run_at) from news as n where n.state = 'scheduled')
-    into v_moved.news, v_moved.endings, v_moved.floor;
+    select array_agg(e) into v_moved.endings from ended as s cross join lateral unnest(s.endings) as e;
     return v_moved;
 end
 $fn$;
@@ -274,30 +289,23 @@ create or replace function fairq._virtual_time(p_tick fairq.ticks, p_without tex
 as $fn$
 -- The least vtime of an eligible flow; when there is none, the greatest ever charged. Never below an earlier one:
 -- a flow that comes back one job behind it (R11) must not let newcomers in at its level.
+--
 -- Index:  flows_pick_idx, both ends.
+declare
+    v_first fairq.place := p_tick.pick_floor;
 begin
-    return greatest(
-        p_tick.virtual_time,
-        coalesce(
-            (
-                select f.vtime from fairq.flows as f
-                where f.queue = p_tick.queue and f.eligible and f.tenant <> all (p_without)
-                  and (f.vtime, f.charge, f.served, f.tenant) >= (
-                      (p_tick.pick_floor).vtime, (p_tick.pick_floor).charge, (p_tick.pick_floor).served,
-                      (p_tick.pick_floor).tenant
-                  )
-                order by f.vtime, f.charge, f.served, f.tenant
-                limit 1
-            ),
-            (
-                select f.vtime from fairq.flows as f
-                where f.queue = p_tick.queue and not f.eligible
-                order by f.vtime desc, f.charge desc, f.served desc, f.tenant desc
-                limit 1
-            ),
-            0
-        )
-    );
+    if p_without <> '{}' then
+        v_first := fairq._pick_floor(p_tick, p_without);
+    end if;
+    if v_first.vtime < 9223372036854775807 then
+        return greatest(p_tick.virtual_time, v_first.vtime);
+    end if;
+    return greatest(p_tick.virtual_time, (
+        select f.vtime from fairq.flows as f
+        where f.queue = p_tick.queue and not f.eligible
+        order by f.vtime desc, f.charge desc, f.served desc, f.tenant desc
+        limit 1
+    ));
 end
 $fn$;
 comment on function fairq._virtual_time(fairq.ticks, text[]) is 'The virtual time of a queue, as it is without these tenants. Internal.';
@@ -347,118 +355,6 @@ $fn$;
 comment on function fairq._open_flows(fairq.ticks, text[]) is 'Makes flows for tenants the scheduler does not know yet. Internal.';
 revoke all on function fairq._open_flows(fairq.ticks, text[]) from public;
 
-create or replace function fairq._spread(p_tick fairq.ticks, p_weight double precision, p_charge bigint)
-    returns bigint
-    language plpgsql
-    stable
-    set search_path = pg_catalog, pg_temp
-as $fn$
--- R3: how far above the virtual time an entrant starts when many tenants are backlogged and some weigh more than it
--- does: else a crowd that enters together is served whole before a heavy tenant's next job. A share of its charge, or of
--- one round of all, drawn without chance: the golden ratio times its number.
---
--- Index:  tenants_weight_idx; tenants_pkey.
-declare
-    v_greatest double precision;
-begin
-    if p_tick.backlogged <= 32 then
-        return 0;
-    end if;
-    select t.weight into v_greatest from fairq.tenants as t
-    where t.queue = p_tick.queue order by t.weight desc limit 1;
-    if p_weight >= greatest(v_greatest, (fairq._wish(p_tick.queue, null)).weight) then
-        return 0;
-    end if;
-    return floor(
-        -- numeric: there may be more activations than a bigint has room for after this
-        (p_tick.activations::numeric * 2654435769 % 4294967296)::double precision / 4294967296
-        * least(p_charge, p_charge * p_weight * p_tick.backlogged * 1000 / p_tick.milliweight)
-    );
-end
-$fn$;
-comment on function fairq._spread(fairq.ticks, double precision, bigint) is 'Spreads entrants over a round. Internal.';
-revoke all on function fairq._spread(fairq.ticks, double precision, bigint) from public;
-
-create or replace function fairq._merged(p_news fairq.news[], p_endings fairq.ending[])
-    returns setof fairq.tenant_news
-    language plpgsql
-    immutable
-    set search_path = pg_catalog, pg_temp
-as $fn$
--- All the news of a tenant in one row, in the order of tenants' names.
-begin
-    return query
-    select
-        u.tenant, coalesce(bool_or(u.state = 'queued'), false), coalesce(bool_or(u.state = 'token'), false),
-        array[
-            min(u.run_at) filter (where u.priority = 0), min(u.run_at) filter (where u.priority = 1),
-            min(u.run_at) filter (where u.priority = 2), min(u.run_at) filter (where u.priority = 3)
-        ],
-        array[
-            min(u.job_id) filter (where u.priority = 0), min(u.job_id) filter (where u.priority = 1),
-            min(u.job_id) filter (where u.priority = 2), min(u.job_id) filter (where u.priority = 3)
-        ],
-        array_agg(u.ending) filter (where u.state is null)
-    from (
-        select n.tenant, n.state, n.priority, n.run_at, n.job_id, null::fairq.ending as ending
-        from unnest(p_news) as n
-        where n.state <> 'scheduled'
-        union all
-        select e.tenant, null, null, null, null, e from unnest(p_endings) as e
-    ) as u
-    group by u.tenant
-    order by u.tenant collate "C";
-end
-$fn$;
-comment on function fairq._merged(fairq.news[], fairq.ending[]) is 'Gathers the news by tenant. Internal.';
-revoke all on function fairq._merged(fairq.news[], fairq.ending[]) from public;
-
-create or replace function fairq._bounded(p_vtime numeric)
-    returns bigint
-    language plpgsql
-    immutable
-    set search_path = pg_catalog, pg_temp
-as $fn$
--- A debt of 2^62 is as good as any: beyond it the dearest thousand jobs there can be would not fit below 2^63.
-begin
-    return greatest(-4611686018427387904, least(4611686018427387904, p_vtime));
-end
-$fn$;
-comment on function fairq._bounded(numeric) is 'Keeps a virtual time within its range. Internal.';
-revoke all on function fairq._bounded(numeric) from public;
-
-create or replace function fairq._settled(p_flow fairq.flows, p_endings fairq.ending[])
-    returns fairq.flows
-    language plpgsql
-    immutable
-    set search_path = pg_catalog, pg_temp
-as $fn$
--- The flow when these attempts are counted out and charged for what they took.
---
--- What was used beyond the prepaid time always counts. What was not used is paid back only to a flow that has not been
--- lifted since: otherwise whoever estimates too much would have a bank account.
-declare
-    v_sum record;
-begin
-    select
-        sum(e.ended) as ended, sum(e.measured) as measured, sum(e.elapsed) as elapsed, sum(e.extra) as extra,
-        coalesce(sum(e.refund) filter (where e.epoch = p_flow.epoch), 0) as refund
-    into v_sum
-    from unnest(p_endings) as e;
-
-    p_flow.running := p_flow.running - v_sum.ended;
-    p_flow.vtime := fairq._bounded(
-        p_flow.vtime::numeric
-        + round(v_sum.extra::double precision * 2520 / p_flow.weight)::numeric
-        - round(v_sum.refund::double precision * 2520 / p_flow.weight)::numeric
-    );
-    p_flow.estimate := fairq._average(p_flow.estimate, v_sum.elapsed, v_sum.measured);
-    return p_flow;
-end
-$fn$;
-comment on function fairq._settled(fairq.flows, fairq.ending[]) is 'Settles ended attempts with their flow. Internal.';
-revoke all on function fairq._settled(fairq.flows, fairq.ending[]) from public;
-
 create or replace function fairq._average(p_was double precision, p_sum numeric, p_count bigint)
     returns double precision
     language plpgsql
@@ -499,99 +395,178 @@ $fn$;
 comment on function fairq._tokens(double precision, timestamptz, double precision, integer, timestamptz) is 'The tokens in a bucket. Internal.';
 revoke all on function fairq._tokens(double precision, timestamptz, double precision, integer, timestamptz) from public;
 
-create or replace function fairq._wished(
-    p_flow fairq.flows, p_wish fairq.tenants, p_charge text, p_has_token boolean, p_now timestamptz
+create or replace function fairq._spread(p_tick fairq.ticks, p_weight double precision, p_charge bigint)
+    returns bigint
+    language plpgsql
+    stable
+    set search_path = pg_catalog, pg_temp
+as $fn$
+-- R3: how far above the virtual time an entrant starts when many tenants are backlogged and some weigh more than it
+-- does: else a crowd that enters together is served whole before a heavy tenant's next job. A share of its charge, or
+--       of
+-- one round of all, drawn without chance: the golden ratio times its number.
+--
+-- Index:  tenants_weight_idx; tenants_pkey.
+declare
+    v_greatest double precision;
+begin
+    if p_tick.backlogged <= 32 then
+        return 0;
+    end if;
+    select t.weight into v_greatest from fairq.tenants as t
+    where t.queue = p_tick.queue order by t.weight desc limit 1;
+    if p_weight >= greatest(v_greatest, (fairq._wish(p_tick.queue, null)).weight) then
+        return 0;
+    end if;
+    return floor(
+        -- numeric: there may be more activations than a bigint has room for after this
+        (p_tick.activations::numeric * 2654435769 % 4294967296)::double precision / 4294967296
+        * least(p_charge, p_charge * p_weight * p_tick.backlogged * 1000 / p_tick.milliweight)
+    );
+end
+$fn$;
+comment on function fairq._spread(fairq.ticks, double precision, bigint) is 'Spreads entrants over a round. Internal.';
+revoke all on function fairq._spread(fairq.ticks, double precision, bigint) from public;
+
+create or replace function fairq._by_tenant(p_queue text, p_news fairq.news[], p_endings fairq.ending[])
+    returns fairq.tenant_news[]
+    language plpgsql
+    stable
+    set search_path = pg_catalog, pg_temp
+as $fn$
+-- All the news of a tenant in one, beside its flow and, when that may have changed, what its operator wants; in the
+-- order of tenants' names.
+--
+-- A flow with work hears of every wish, one without asks as it enters. What was prepaid and not used is paid back only
+-- to a flow that has not been lifted since: otherwise whoever estimates too much would have a bank account.
+-- Index:  flows_key_idx, newest version first; tenants_pkey.
+begin
+    return array(
+        select row(
+            t.tenant, t.arrived, t.has_token, t.head_at, t.head_id, t.ended, t.measured, t.elapsed, t.extra, case
+                when t.first_epoch < t.last_epoch
+                    then (select sum(e.refund) from unnest(t.endings) as e where e.epoch = (f.flow).epoch)
+                when t.last_epoch = (f.flow).epoch then t.refund
+            end,
+            f.row_id, f.flow, case
+                when t.wished or t.arrived and (f.flow).has_work is not true then fairq._wish(p_queue, t.tenant)
+            end
+        )::fairq.tenant_news
+        from (
+            select
+                u.tenant, coalesce(bool_or(u.state = 'queued'), false) as arrived,
+                coalesce(bool_or(u.state = 'token'), false) as has_token,
+                coalesce(bool_or(u.state = 'wish'), false) as wished,
+                array[
+                    min(u.run_at) filter (where u.priority = 0), min(u.run_at) filter (where u.priority = 1),
+                    min(u.run_at) filter (where u.priority = 2), min(u.run_at) filter (where u.priority = 3)
+                ] as head_at,
+                array[
+                    min(u.job_id) filter (where u.priority = 0), min(u.job_id) filter (where u.priority = 1),
+                    min(u.job_id) filter (where u.priority = 2), min(u.job_id) filter (where u.priority = 3)
+                ] as head_id,
+                sum((u.ending).ended) as ended, sum((u.ending).measured) as measured,
+                sum((u.ending).elapsed) as elapsed, sum((u.ending).extra) as extra, sum((u.ending).refund) as refund,
+                min((u.ending).epoch) as first_epoch, max((u.ending).epoch) as last_epoch,
+                array_agg(u.ending) filter (where u.state is null) as endings
+            from (
+                select n.tenant, n.state, n.priority, n.run_at, n.job_id, null::fairq.ending as ending
+                from unnest(p_news) as n
+                where n.state <> 'scheduled'
+                union all
+                select e.tenant, null, null, null, null, e from unnest(p_endings) as e
+            ) as u
+            group by u.tenant
+        ) as t
+        left join lateral (
+            select ff.ctid as row_id, ff as flow from fairq.flows as ff
+            where ff.queue = p_queue and ff.tenant = t.tenant
+            order by ff.stamp desc
+            limit 1
+        ) as f on true
+        order by t.tenant collate "C"
+    );
+end
+$fn$;
+comment on function fairq._by_tenant(text, fairq.news[], fairq.ending[]) is 'Gathers the news by tenant. Internal.';
+revoke all on function fairq._by_tenant(text, fairq.news[], fairq.ending[]) from public;
+
+create or replace function fairq._wished(p_flow fairq.flows, p_wish fairq.tenants)
+    returns fairq.flows
+    language plpgsql
+    immutable
+    set search_path = pg_catalog, pg_temp
+as $fn$
+-- The flow as its operator wants it.
+begin
+    p_flow.weight := p_wish.weight;
+    p_flow.max_running := p_wish.max_running;
+    p_flow.paused := p_wish.paused;
+    p_flow.rate := p_wish.rate;
+    p_flow.burst := p_wish.burst;
+    return p_flow;
+end
+$fn$;
+comment on function fairq._wished(fairq.flows, fairq.tenants) is 'Applies an operator''s wishes to a flow. Internal.';
+revoke all on function fairq._wished(fairq.flows, fairq.tenants) from public;
+
+create or replace function fairq._refilled(
+    p_flow fairq.flows, p_was fairq.flows, p_has_token boolean, p_now timestamptz
 )
     returns fairq.flows
     language plpgsql
     immutable
     set search_path = pg_catalog, pg_temp
 as $fn$
--- The flow as its operator wants it. A rate that is new finds a full bucket.
+-- R10: the flow with the tokens that are in its bucket now, which had been as in p_was. A rate that is new finds it
+--      full.
 declare
     v_tokens double precision;
 begin
-    if p_wish.rate is not null then
+    if p_flow.rate is not null then
         v_tokens := least(
-            p_wish.burst,
-            coalesce(fairq._tokens(p_flow.tokens, p_flow.tokens_at, p_flow.rate, p_flow.burst, p_now), p_wish.burst)
+            p_flow.burst,
+            coalesce(fairq._tokens(p_was.tokens, p_was.tokens_at, p_was.rate, p_was.burst, p_now), p_flow.burst)
         );
         if p_has_token then
             -- its time has come; what rounding left short of one is one
             v_tokens := greatest(v_tokens, 1);
         end if;
     end if;
-    p_flow.weight := p_wish.weight;
-    p_flow.max_running := p_wish.max_running;
-    p_flow.paused := p_wish.paused;
-    p_flow.rate := p_wish.rate;
-    p_flow.burst := p_wish.burst;
     p_flow.tokens := v_tokens;
     p_flow.tokens_at := case when v_tokens is not null then p_now end;
     p_flow.limited := coalesce(v_tokens < 1, false);
     p_flow.token_due_at := case
-        when p_flow.limited then p_now + make_interval(secs => (1 - v_tokens) / p_wish.rate)
+        when p_flow.limited then p_now + make_interval(secs => (1 - v_tokens) / p_flow.rate)
     end;
-    p_flow.price := case when p_charge = 'time' then greatest(1, round(p_flow.estimate)) else 1000 end;
-    -- as the column computes it
-    p_flow.charge := greatest(1, round(p_flow.price * 2520 / p_flow.weight));
     return p_flow;
 end
 $fn$;
-comment on function fairq._wished(fairq.flows, fairq.tenants, text, boolean, timestamptz) is 'Applies an operator''s wishes to a flow. Internal.';
-revoke all on function fairq._wished(fairq.flows, fairq.tenants, text, boolean, timestamptz) from public;
+comment on function fairq._refilled(fairq.flows, fairq.flows, boolean, timestamptz) is 'Counts a flow''s tokens anew. Internal.';
+revoke all on function fairq._refilled(fairq.flows, fairq.flows, boolean, timestamptz) from public;
 
-create or replace function fairq._count_entrants(p_tick fairq.ticks, p_news fairq.news[])
-    returns fairq.ticks
+create or replace function fairq._headed(p_flow fairq.flows, p_head_at timestamptz[], p_head_id bigint[])
+    returns fairq.flows
     language plpgsql
+    immutable
     set search_path = pg_catalog, pg_temp
 as $fn$
--- Opens flows for tenants that have none yet, and counts in those that are about to become backlogged: R3 asks for the
--- number of backlogged tenants with all entrants in it, before any of them is placed.
-declare
-    v_tenants text[] := array(select distinct n.tenant from unnest(p_news) as n where n.state = 'queued');
+-- The flow, with heads no later than the places of its new jobs: lower bounds, each half for itself.
 begin
-    if v_tenants = '{}' then
-        return p_tick;
-    end if;
-    perform fairq._open_flows(p_tick, v_tenants);
-    select
-        p_tick.backlogged + count(*),
-        p_tick.milliweight + coalesce(sum(round((fairq._wish(p_tick.queue, t.tenant)).weight * 1000)), 0)
-    into p_tick.backlogged, p_tick.milliweight
-    from unnest(v_tenants) as t(tenant)
-    cross join lateral (
-        select ff.has_work from fairq.flows as ff
-        where ff.queue = p_tick.queue and ff.tenant = t.tenant
-        order by ff.stamp desc
-        limit 1
-    ) as f
-    where not f.has_work;
-    return p_tick;
+    p_flow.head_at := array[
+        least(p_flow.head_at[1], p_head_at[1]), least(p_flow.head_at[2], p_head_at[2]),
+        least(p_flow.head_at[3], p_head_at[3]), least(p_flow.head_at[4], p_head_at[4])
+    ];
+    p_flow.head_id := array[
+        least(p_flow.head_id[1], p_head_id[1]), least(p_flow.head_id[2], p_head_id[2]),
+        least(p_flow.head_id[3], p_head_id[3]), least(p_flow.head_id[4], p_head_id[4])
+    ];
+    p_flow.has_work := true;
+    return p_flow;
 end
 $fn$;
-comment on function fairq._count_entrants(fairq.ticks, fairq.news[]) is 'Counts tenants that become backlogged. Internal.';
-revoke all on function fairq._count_entrants(fairq.ticks, fairq.news[]) from public;
-
-create or replace function fairq._write_flow(p_row tid, p_flow fairq.flows)
-    returns void
-    language plpgsql
-    set search_path = pg_catalog, pg_temp
-as $fn$
--- By its place in the table: under the queue's lock a flow stays where it was read.
-begin
-    update fairq.flows as f
-    set
-        weight = p_flow.weight, max_running = p_flow.max_running, paused = p_flow.paused, rate = p_flow.rate,
-        burst = p_flow.burst, tokens = p_flow.tokens, tokens_at = p_flow.tokens_at, limited = p_flow.limited,
-        token_due_at = p_flow.token_due_at, vtime = p_flow.vtime, epoch = p_flow.epoch, estimate = p_flow.estimate,
-        price = p_flow.price, running = p_flow.running, head_at = p_flow.head_at, head_id = p_flow.head_id,
-        stamp = f.stamp + 1
-    where f.ctid = p_row;
-end
-$fn$;
-comment on function fairq._write_flow(tid, fairq.flows) is 'Writes a flow that the news have changed. Internal.';
-revoke all on function fairq._write_flow(tid, fairq.flows) from public;
+comment on function fairq._headed(fairq.flows, timestamptz[], bigint[]) is 'Sets heads back to new jobs. Internal.';
+revoke all on function fairq._headed(fairq.flows, timestamptz[], bigint[]) from public;
 
 create or replace function fairq._lifted(p_flow fairq.flows, p_start bigint)
     returns fairq.flows
@@ -611,224 +586,217 @@ $fn$;
 comment on function fairq._lifted(fairq.flows, bigint) is 'Lifts a flow. Internal.';
 revoke all on function fairq._lifted(fairq.flows, bigint) from public;
 
-create or replace function fairq._headed(p_flow fairq.flows, p_head_at timestamptz[], p_head_id bigint[])
-    returns fairq.flows
-    language plpgsql
-    immutable
-    set search_path = pg_catalog, pg_temp
-as $fn$
--- The flow, with heads no later than the places of its new jobs: lower bounds, each half for itself.
-begin
-    for v_class in 1..4 loop
-        p_flow.head_at[v_class] := least(p_flow.head_at[v_class], p_head_at[v_class]);
-        p_flow.head_id[v_class] := least(p_flow.head_id[v_class], p_head_id[v_class]);
-    end loop;
-    return p_flow;
-end
-$fn$;
-comment on function fairq._headed(fairq.flows, timestamptz[], bigint[]) is 'Sets heads back to new jobs. Internal.';
-revoke all on function fairq._headed(fairq.flows, timestamptz[], bigint[]) from public;
-
 create or replace function fairq._apply(
-    p_tick fairq.ticks, p_news fairq.news[], p_endings fairq.ending[], p_settings fairq.queues, p_now timestamptz
+    p_tick fairq.ticks, p_news fairq.news[], p_endings fairq.ending[], p_charge text, p_now timestamptz
 )
-    returns fairq.ticks
+    returns fairq.caught_up
     language plpgsql
     set search_path = pg_catalog, pg_temp
 as $fn$
--- Writes the news into the flows, all of one tenant's in one update, tenant by tenant; returns the tick as it is then.
+-- Brings the news to the flows, tenant by tenant; returns the tick and the flows as they are then. Nothing is written
+-- but flows for tenants that had none: the step writes a flow once, when it knows what it picked.
 --
--- The virtual time has been taken before. Ended attempts are settled first; then what operators want is in force; then:
+-- The virtual time has been taken before. Ended attempts are settled first: what they used beyond the prepaid time
+-- always counts; then what operators want is in force; then:
 -- R2:     a flow that becomes backlogged starts no lower than the virtual time (R3: or a little above). Debt is kept.
 -- R11:    one that was held up (cap, pause, rate) and no longer is starts at most one job below it.
+-- Long:   the rules side by side. Few and plain expressions: each costs most when a transaction first comes to it.
 -- Locks:  the queue's lock is held.
--- Index:  flows_key_idx, newest version first; tenants_pkey.
 declare
-    v_new   record;
-    v_found record;
-    v_was   fairq.flows;
-    v_flow  fairq.flows;
-    v_can   boolean;
-    v_over  bigint := p_tick.milliweight;
+    v_all     fairq.tenant_news[] := fairq._by_tenant(p_tick.queue, p_news, p_endings);
+    v_new     fairq.tenant_news;
+    v_was     fairq.flows;
+    v_flow    fairq.flows;
+    v_touched fairq.touched[] := '{}';
+    v_unknown text[];
 begin
-    p_tick := fairq._count_entrants(p_tick, p_news);
-    v_over := p_tick.milliweight - v_over;
-    for v_new in select m.* from fairq._merged(p_news, p_endings) as m loop
-        select f.ctid as row_id, f as flow into v_found from fairq.flows as f
-        where f.queue = p_tick.queue and f.tenant = v_new.tenant
-        order by f.stamp desc
-        limit 1;
-        continue when not found;
-
-        v_was := v_found.flow;
-        v_flow := v_was;
-        if v_new.endings is not null then
-            v_flow := fairq._settled(v_flow, v_new.endings);
+    if p_news is not null then
+        foreach v_new in array v_all loop
+            if v_new.arrived and v_new.row_id is null then
+                v_unknown := v_unknown || v_new.tenant;
+            end if;
+        end loop;
+        if v_unknown is not null then
+            perform fairq._open_flows(p_tick, v_unknown);
+            v_all := fairq._by_tenant(p_tick.queue, p_news, p_endings);
         end if;
-        v_flow := fairq._wished(
-            v_flow, fairq._wish(p_tick.queue, v_new.tenant), p_settings.charge, v_new.has_token, p_now
-        );
-        v_can := not v_flow.paused and not v_flow.limited
+        -- R3 asks for all entrants to be counted in before any of them is placed; by the wish that is then in force
+        foreach v_new in array v_all loop
+            if v_new.arrived and not (v_new.flow).has_work then
+                p_tick.backlogged := p_tick.backlogged + 1;
+                p_tick.milliweight := p_tick.milliweight + round((v_new.wish).weight * 1000)::bigint;
+            end if;
+        end loop;
+    end if;
+
+    foreach v_new in array v_all loop
+        continue when v_new.row_id is null;
+
+        v_was := v_new.flow;
+        v_flow := v_was;
+        if v_new.ended is not null then
+            p_tick.running := p_tick.running - v_new.ended;
+            v_flow.running := v_flow.running - v_new.ended;
+            v_flow.vtime := case
+                when v_new.extra = 0 and coalesce(v_new.refund, 0) = 0 then v_flow.vtime
+                -- a debt of 2^62 is as good as any: beyond it the dearest thousand jobs there can be would not fit
+                else greatest(-4611686018427387904, least(
+                    4611686018427387904,
+                    v_flow.vtime::numeric
+                    + round(v_new.extra::double precision * 2520 / v_flow.weight)::numeric
+                    - round(coalesce(v_new.refund, 0)::double precision * 2520 / v_flow.weight)::numeric
+                ))
+            end;
+            v_flow.estimate := fairq._average(v_flow.estimate, v_new.elapsed, v_new.measured);
+        end if;
+        if (v_new.wish).weight is not null then
+            v_flow := fairq._wished(v_flow, v_new.wish);
+        end if;
+        if v_flow.rate is not null or v_was.rate is not null then
+            v_flow := fairq._refilled(v_flow, v_was, v_new.has_token, p_now);
+            p_tick.token_floor := least(p_tick.token_floor, v_flow.token_due_at);
+        end if;
+        v_flow.price := case when p_charge = 'time' then greatest(1, round(v_flow.estimate)) else 1000 end;
+        -- as the columns compute them
+        v_flow.charge := greatest(1, round(v_flow.price * 2520 / v_flow.weight));
+        if v_new.arrived then
+            v_flow := fairq._headed(v_flow, v_new.head_at, v_new.head_id);
+        end if;
+        v_flow.eligible := v_flow.has_work and not v_flow.paused and not v_flow.limited
             and (v_flow.max_running is null or v_flow.running < v_flow.max_running);
 
-        if v_new.arrived and not v_was.has_work then
+        if v_flow.has_work and not v_was.has_work then
             p_tick.activations := p_tick.activations + 1;
-            v_over := v_over - round(v_flow.weight * 1000)::bigint;
             v_flow := fairq._lifted(v_flow, p_tick.virtual_time + case
                 when v_flow.vtime <= p_tick.virtual_time then fairq._spread(p_tick, v_flow.weight, v_flow.charge)
                 else 0
             end);
         elsif v_was.has_work then
-            p_tick.milliweight := p_tick.milliweight
-                + (round(v_flow.weight * 1000) - round(v_was.weight * 1000))::bigint;
-            if v_can and not v_was.eligible then
+            if v_flow.weight <> v_was.weight then
+                p_tick.milliweight := p_tick.milliweight
+                    + (round(v_flow.weight * 1000) - round(v_was.weight * 1000))::bigint;
+            end if;
+            if v_flow.eligible and not v_was.eligible then
                 v_flow := fairq._lifted(v_flow, p_tick.virtual_time - v_flow.charge);
             end if;
         end if;
-        v_flow := fairq._headed(v_flow, v_new.head_at, v_new.head_id);
-        perform fairq._write_flow(v_found.row_id, v_flow);
-        if v_can and (v_was.has_work or v_new.arrived) then
+        if v_flow.eligible then
             p_tick.pick_floor := least(
                 p_tick.pick_floor, row(v_flow.vtime, v_flow.charge, v_flow.served, v_flow.tenant)::fairq.place
             );
         end if;
+        v_touched := v_touched || row(v_new.row_id, v_flow)::fairq.touched;
     end loop;
-    -- a wish that was committed since the entrants were counted is in force for their flows: the sum is to be theirs
-    p_tick.milliweight := p_tick.milliweight - v_over;
-    return p_tick;
+    return row(p_tick, v_touched);
 end
 $fn$;
-comment on function fairq._apply(fairq.ticks, fairq.news[], fairq.ending[], fairq.queues, timestamptz) is 'Writes the news of a look into the flows. Internal.';
-revoke all on function fairq._apply(fairq.ticks, fairq.news[], fairq.ending[], fairq.queues, timestamptz) from public;
-
-create or replace function fairq._first_flows(p_tick fairq.ticks, p_wide integer, p_tenants text[], p_stuck text[])
-    returns setof fairq.flow_at
-    language plpgsql
-    stable
-    set search_path = pg_catalog, pg_temp
-as $fn$
--- The first flows in pick order: of all tenants ({*}), or of those named.
---
--- Index:  flows_pick_idx from the floor, or flows_key_idx for the tenants named.
-begin
-    if p_tenants = '{*}' then
-        return query
-        select
-            f.ctid, f.tenant, f.vtime, f.charge, f.served, f.weight, f.max_running, f.running,
-            f.rate, f.burst, f.tokens, f.tokens_at, f.price, f.epoch, f.head_at, f.head_id
-        from fairq.flows as f
-        where f.queue = p_tick.queue and f.eligible and f.tenant <> all (p_stuck)
-          and (f.vtime, f.charge, f.served, f.tenant) >= (
-              (p_tick.pick_floor).vtime, (p_tick.pick_floor).charge, (p_tick.pick_floor).served,
-              (p_tick.pick_floor).tenant
-          )
-        order by f.vtime, f.charge, f.served, f.tenant
-        limit p_wide;
-        return;
-    end if;
-
-    return query
-    select
-        f.row_id, f.tenant, f.vtime, f.charge, f.served, f.weight, f.max_running, f.running, f.rate,
-        f.burst, f.tokens, f.tokens_at, f.price, f.epoch, f.head_at, f.head_id
-    from unnest(p_tenants) as t(tenant)
-    cross join lateral (
-        select ff.ctid as row_id, ff.* from fairq.flows as ff
-        where ff.queue = p_tick.queue and ff.tenant = t.tenant
-        order by ff.stamp desc
-        limit 1
-    ) as f
-    where f.eligible and f.tenant <> all (p_stuck)
-    order by f.vtime, f.charge, f.served, f.tenant
-    limit p_wide;
-end
-$fn$;
-comment on function fairq._first_flows(fairq.ticks, integer, text[], text[]) is 'The first flows in pick order. Internal.';
-revoke all on function fairq._first_flows(fairq.ticks, integer, text[], text[]) from public;
-
-create or replace function fairq._front(
-    p_tick fairq.ticks, p_now timestamptz, p_want integer, p_wide integer, p_longest bigint, p_tenants text[],
-    p_stuck text[]
-)
-    returns setof fairq.front_flow
-    language plpgsql
-    stable
-    set search_path = pg_catalog, pg_temp
-as $fn$
--- The first flows in pick order, with what each may have now and how many of its jobs a pass is to read.
---
--- room:   by its cap and its tokens.
--- step:   what a job adds to its vtime: a claim prepays no more than its lease.
--- depth:  deep enough that one pass is mostly enough, shallow enough not to read n jobs of each of n flows; and where
---         there may be more flows than were read, no deeper than the start tag of the last of them.
-begin
-    return query
-    with open as materialized (
-        select
-            f.*,
-            least(
-                p_want, f.max_running - f.running,
-                floor(fairq._tokens(f.tokens, f.tokens_at, f.rate, f.burst, p_now))::integer
-            ) as room,
-            least(f.price, p_longest) as paid,
-            case
-                when f.price > p_longest then greatest(1, round(p_longest * 2520 / f.weight))::bigint
-                else f.charge
-            end as step
-        from fairq._first_flows(p_tick, p_wide, p_tenants, p_stuck) as f
-    )
-    select
-        f.row_id, f.tenant, f.vtime, f.charge, f.served, f.weight, f.epoch, f.head_at, f.head_id, f.room, f.paid,
-        f.step,
-        least(
-            f.room,
-            case when u.flows <= 1 then p_want else 4 + 2 * p_want / u.flows end,
-            case when u.flows = p_wide then (u.last - f.vtime) / f.step + 1 end
-        )::integer
-    from open as f
-    cross join (select count(*) as flows, max(x.vtime) as last from open as x) as u;
-end
-$fn$;
-comment on function fairq._front(fairq.ticks, timestamptz, integer, integer, bigint, text[], text[]) is 'The first flows in pick order and what each may have. Internal.';
-revoke all on function fairq._front(fairq.ticks, timestamptz, integer, integer, bigint, text[], text[]) from public;
+comment on function fairq._apply(fairq.ticks, fairq.news[], fairq.ending[], text, timestamptz) is 'Brings the news of a look to the flows. Internal.';
+revoke all on function fairq._apply(fairq.ticks, fairq.news[], fairq.ending[], text, timestamptz) from public;
 
 create or replace function fairq._pick(
-    p_tick fairq.ticks, p_snap pg_snapshot, p_own xid8, p_now timestamptz, p_want integer, p_wide integer,
-    p_longest bigint, p_by_cost boolean, p_tenants text[], p_skip bigint[], p_stuck text[]
+    p_tick fairq.ticks, p_touched fairq.touched[], p_snap pg_snapshot, p_own xid8, p_now timestamptz, p_want integer,
+    p_wide integer, p_longest bigint, p_by_cost boolean, p_tenants text[], p_skip bigint[], p_stuck text[]
 )
-    returns fairq.pick[]
+    returns fairq.picked
     language plpgsql
     set search_path = pg_catalog, pg_temp
 as $fn$
--- The next jobs in order, as many as are wanted or as one pass over p_wide flows can be sure of; and the flows found
--- empty on the way. Null when no flow is eligible. Nothing is written or locked.
+-- The next jobs in order, as many as are wanted or as one pass over p_wide flows can be sure of; and what their flows
+-- spend, with the flows found empty on the way. No flows when none is eligible. Nothing is written or locked.
 --
 -- Fair:   start tags. A flow's nth job has the tag vtime + (n - 1) * charge; the least tags go first, ties by charge,
 --         by who was served longest ago, by name; who has been picked in this pass was so one step before the tag, and
 --         of equal steps the one picked less often goes first. Of each flow only the first few jobs are read; one that
---         has more bounds the pass: nothing at or above its next tag may be chosen yet.
---         Some flows read may turn out empty, so the flows not read bound it too.
+--         has more bounds the pass: nothing at or above its next tag may be chosen yet. Some flows read may turn out
+--         empty, so the flows not read bound it too.
+-- room:   what a flow may start, by its cap and its tokens.
+-- step:   what a job adds to its vtime: a claim prepays no more than its lease.
+-- depth:  how many of its jobs are read: those with start tags up to the level that what is wanted would come to, were
+--         there no end to any flow's jobs, and two more. Where there may be more flows than were read, no deeper than
+--         the start tag of the last of them.
 -- Long:   one statement, from the flows to the jobs in turn: between two, what a job or a flow is could change.
--- Index:  jobs_claim_idx from each flow's heads; leases_pkey.
+-- Index:  flows_pick_idx from the floor, or flows_key_idx for the tenants named; jobs_claim_idx from each flow's heads;
+--         leases_pkey.
 declare
-    v_picks fairq.pick[];
+    v_picked fairq.picked;
 begin
-    with flow as materialized (
-        select a.* from fairq._front(p_tick, p_now, p_want, p_wide, p_longest, p_tenants, p_stuck) as a
+    with open as materialized (
+        select
+            f.*,
+            least(
+                p_want, (f.flow).max_running - (f.flow).running,
+                floor(fairq._tokens(
+                    (f.flow).tokens, (f.flow).tokens_at, (f.flow).rate, (f.flow).burst, p_now
+                ))::integer
+            ) as room,
+            least((f.flow).price, p_longest) as paid,
+            case
+                when (f.flow).price > p_longest then greatest(1, round(p_longest * 2520 / (f.flow).weight))::bigint
+                else f.charge
+            end as step
+        from (
+            -- the first in pick order; or those of the tenants named; the news have touched some, which are taken as
+            -- they are then, and not from the table
+            select u.* from (
+                (
+                    select ff.ctid as row_id, false as is_touched, ff.tenant, ff.vtime, ff.charge, ff.served, ff as flow
+                    from fairq.flows as ff
+                    where p_tenants = '{*}' and ff.queue = p_tick.queue and ff.eligible and ff.tenant <> all (p_stuck)
+                      and (ff.vtime, ff.charge, ff.served, ff.tenant) >= (
+                          (p_tick.pick_floor).vtime, (p_tick.pick_floor).charge, (p_tick.pick_floor).served,
+                          (p_tick.pick_floor).tenant
+                      )
+                      and ff.tenant not in (select (t.flow).tenant from unnest(p_touched) as t)
+                    order by ff.vtime, ff.charge, ff.served, ff.tenant
+                    limit p_wide
+                )
+                union all
+                select n.row_id, false, n.tenant, n.vtime, n.charge, n.served, n.flow
+                from unnest(p_tenants) as a(tenant)
+                cross join lateral (
+                    select ff.ctid as row_id, ff.tenant, ff.vtime, ff.charge, ff.served, ff.eligible, ff as flow
+                    from fairq.flows as ff
+                    where ff.queue = p_tick.queue and ff.tenant = a.tenant
+                    order by ff.stamp desc
+                    limit 1
+                ) as n
+                where p_tenants <> '{*}' and n.eligible and n.tenant <> all (p_stuck)
+                  and n.tenant not in (select (t.flow).tenant from unnest(p_touched) as t)
+                union all
+                select t.row_id, true, (t.flow).tenant, (t.flow).vtime, (t.flow).charge, (t.flow).served, t.flow
+                from unnest(p_touched) as t
+                where (t.flow).eligible and (t.flow).tenant <> all (p_stuck)
+                  and (p_tenants = '{*}' or (t.flow).tenant = any (p_tenants))
+            ) as u
+            order by u.vtime, u.charge, u.served, u.tenant
+            limit p_wide
+        ) as f
+    ), flow as materialized (
+        select
+            f.*,
+            least(
+                p_want, f.room,
+                case when count(*) over () > 1 then greatest(1, floor((
+                    (p_want - count(*) over () + sum(f.vtime / f.step::double precision) over ())
+                    / sum(1 / f.step::double precision) over () - f.vtime
+                ) / f.step) + 3) end,
+                case when count(*) over () = p_wide then (max(f.vtime) over () - f.vtime) / f.step + 1 end
+            )::integer as depth
+        from open as f
     ), head as materialized (
         select
-            f.flow_row, f.tenant, f.charge, f.served, f.room, f.depth, f.weight, f.step, f.paid, f.epoch,
-            h.job_row, h.job_id, h.priority, h.run_at, h.nth, f.vtime + (h.nth - 1) * f.step as tag,
-            h.next_priority, h.next_run_at, h.next_job_id, h.cost
+            f.row_id, f.is_touched, f.tenant, f.charge, f.served, f.flow, f.room, f.depth, f.step, f.paid, h.job_row,
+            h.job_id, h.nth, f.vtime + (h.nth - 1) * f.step as tag, h.next_priority, h.next_run_at, h.next_job_id, h.cost
         from flow as f
         left join lateral (
             select
-                q.*, row_number() over ()::integer as nth, lead(q.priority) over () as next_priority,
-                lead(q.run_at) over () as next_run_at, lead(q.job_id) over () as next_job_id
+                q.job_row, q.job_id, q.cost, row_number() over ()::integer as nth,
+                lead(q.priority) over () as next_priority, lead(q.run_at) over () as next_run_at,
+                lead(q.job_id) over () as next_job_id
             from (
                 -- class by class in order, each from its head: the order of the index, with nothing to sort
                 select j.*
-                from unnest(f.head_at, f.head_id) with ordinality as c(run_at, job_id, class)
+                from unnest((f.flow).head_at, (f.flow).head_id) with ordinality as c(run_at, job_id, class)
                 cross join lateral (
                     select jj.ctid as job_row, jj.job_id, jj.priority, jj.run_at, jj.cost
                     from fairq.jobs as jj
@@ -847,8 +815,16 @@ begin
                 limit f.depth + 1
             ) as q
         ) as h on true
-    ), chosen as (
-        select h.*
+    ), chosen as materialized (
+        select
+            h.*,
+            row_number() over (
+                order by h.tag, h.charge, case when h.nth > 1 then -h.step end nulls first, h.nth, h.served, h.tenant
+            )::integer as turn,
+            case
+                when p_by_cost then greatest(1, round(h.cost * 1000 * 2520 / (h.flow).weight))::bigint else h.step
+            end as costs,
+            case when p_by_cost then greatest(1, round(h.cost * 1000))::bigint else h.paid end as price
         from head as h
         where h.nth <= h.depth
           and h.tag < coalesce(
@@ -862,81 +838,197 @@ begin
           and (
               h.nth = 1
               or (select count(*) from flow) < p_wide
-              or (h.tag, h.charge) < (select x.vtime, x.charge from flow as x order by x.vtime desc, x.charge desc limit 1)
+              or (h.tag, h.charge)
+              < (select x.vtime, x.charge from flow as x order by x.vtime desc, x.charge desc limit 1)
           )
         order by h.tag, h.charge, case when h.nth > 1 then -h.step end nulls first, h.nth, h.served, h.tenant
         limit p_want
-    )
-    select array_agg(
-        row(
-            u.turn, u.flow_row, u.job_row, u.tenant, u.job_id, u.priority, u.run_at, u.nth, u.tag,
-            case when p_by_cost then greatest(1, round(u.cost * 1000 * 2520 / u.weight))::bigint else u.step end,
-            case when p_by_cost then greatest(1, round(u.cost * 1000))::bigint else u.paid end,
-            u.epoch, u.next_priority, u.next_run_at, u.next_job_id
-        )::fairq.pick
-    )
-    into v_picks
-    from (
-        select
-            row_number() over (
-                order by c.tag, c.charge, case when c.nth > 1 then -c.step end nulls first, c.nth, c.served, c.tenant
-            )::integer as turn, c.*
-        from chosen as c
+    ), spent as (
+        -- the last job of each flow says it all: the jobs of a pass cost a flow the same
+        (
+            select distinct on (c.tenant)
+                c.row_id, c.is_touched, c.flow, c.nth as took, c.nth * c.costs as charge,
+                c.nth * c.price as price, c.turn, c.next_priority, c.next_run_at, c.next_job_id
+            from chosen as c
+            order by c.tenant, c.nth desc
+        )
         union all
-        select null, h.* from head as h where h.job_id is null
-    ) as u;
-    return v_picks;
+        select h.row_id, h.is_touched, h.flow, 0, 0, 0, null, null, null, null from head as h where h.job_id is null
+    )
+    select
+        (
+            select array_agg(
+                row(c.turn, c.job_row, c.tenant, c.job_id, c.price, (c.flow).epoch)::fairq.pick order by c.turn
+            )
+            from chosen as c
+        ),
+        (
+            select array_agg(
+                row(
+                    s.row_id, s.is_touched, s.flow, s.took, s.charge, s.price, s.turn, s.next_priority, s.next_run_at,
+                    s.next_job_id
+                )::fairq.spent
+            )
+            from spent as s
+        ),
+        exists (select from open)
+    into v_picked.jobs, v_picked.flows, v_picked.is_open;
+    return v_picked;
 end
 $fn$;
-comment on function fairq._pick(fairq.ticks, pg_snapshot, xid8, timestamptz, integer, integer, bigint, boolean, text[], bigint[], text[]) is 'Chooses the next jobs of a queue in fair order. Internal.';
+comment on function fairq._pick(fairq.ticks, fairq.touched[], pg_snapshot, xid8, timestamptz, integer, integer, bigint, boolean, text[], bigint[], text[]) is 'Chooses the next jobs of a queue in fair order. Internal.';
 revoke all on function fairq._pick(
-    fairq.ticks, pg_snapshot, xid8, timestamptz, integer, integer, bigint, boolean, text[], bigint[], text[]
+    fairq.ticks, fairq.touched[], pg_snapshot, xid8, timestamptz, integer, integer, bigint, boolean, text[], bigint[],
+    text[]
 ) from public;
+
+create or replace function fairq._pick_one(
+    p_tick fairq.ticks, p_touched fairq.touched[], p_snap pg_snapshot, p_own xid8, p_longest bigint, p_by_cost boolean
+)
+    returns fairq.picked
+    language plpgsql
+    set search_path = pg_catalog, pg_temp
+as $fn$
+-- What _pick chooses when one job is wanted, of all tenants: the first flow's first job, or that the flow is empty.
+-- Most claims are this one, and need none of the rest.
+--
+-- Index:  flows_pick_idx from the floor; jobs_claim_idx from the flow's heads; leases_pkey.
+declare
+    v_tenants text[] := '{}';
+    v_touched fairq.touched;
+    v_first   fairq.touched;
+    v_flow    fairq.flows;
+    v_is_new  boolean := false;
+    v_job     record;
+    v_step    bigint;
+    v_paid    bigint;
+begin
+    foreach v_touched in array p_touched loop
+        v_tenants := v_tenants || (v_touched.flow).tenant;
+        if (v_touched.flow).eligible and (
+            v_first.row_id is null
+            or ((v_touched.flow).vtime, (v_touched.flow).charge, (v_touched.flow).served, (v_touched.flow).tenant)
+            < ((v_first.flow).vtime, (v_first.flow).charge, (v_first.flow).served, (v_first.flow).tenant)
+        ) then
+            v_first := v_touched;
+        end if;
+    end loop;
+    v_flow := v_first.flow;
+    select f.ctid as row_id, f as flow into v_job from fairq.flows as f
+    where f.queue = p_tick.queue and f.eligible
+      and (f.vtime, f.charge, f.served, f.tenant) >= (
+          (p_tick.pick_floor).vtime, (p_tick.pick_floor).charge, (p_tick.pick_floor).served,
+          (p_tick.pick_floor).tenant
+      )
+      and f.tenant <> all (v_tenants)
+      and (
+          v_first.row_id is null
+          or (f.vtime, f.charge, f.served, f.tenant) < (v_flow.vtime, v_flow.charge, v_flow.served, v_flow.tenant)
+      )
+    order by f.vtime, f.charge, f.served, f.tenant
+    limit 1;
+    if found then
+        v_first.row_id := v_job.row_id;
+        v_flow := v_job.flow;
+        v_is_new := true;
+    elsif v_first.row_id is null then
+        return row(false, null::fairq.pick[], null::fairq.spent[]);
+    end if;
+
+    select
+        q.job_row, q.job_id, q.cost, lead(q.priority) over () as next_priority, lead(q.run_at) over () as next_run_at,
+        lead(q.job_id) over () as next_job_id
+    into v_job
+    from (
+        select j.*
+        from unnest(v_flow.head_at, v_flow.head_id) with ordinality as c(run_at, job_id, class)
+        cross join lateral (
+            select jj.ctid as job_row, jj.job_id, jj.priority, jj.run_at, jj.cost
+            from fairq.jobs as jj
+            where jj.queue = p_tick.queue and jj.tenant = v_flow.tenant and jj.state = 'queued'
+              and jj.priority = c.class - 1
+              and (jj.run_at, jj.job_id) >= (c.run_at, c.job_id)
+              and jj.changed_xid <> p_own and pg_visible_in_snapshot(jj.changed_xid, p_snap)
+              and not exists (select from fairq.leases as l where l.job_id = jj.job_id offset 0)
+            order by jj.run_at, jj.job_id
+            limit 2
+        ) as j
+        where c.job_id is not null
+        limit 2
+    ) as q
+    limit 1;
+    if not found then
+        return row(
+            true, null::fairq.pick[],
+            array[row(v_first.row_id, not v_is_new, v_flow, 0, 0, 0, null, null, null, null)::fairq.spent]
+        );
+    end if;
+
+    v_paid := case when p_by_cost then greatest(1, round(v_job.cost * 1000)) else least(v_flow.price, p_longest) end;
+    v_step := case
+        when p_by_cost then greatest(1, round(v_job.cost * 1000 * 2520 / v_flow.weight))
+        when v_flow.price > p_longest then greatest(1, round(p_longest * 2520 / v_flow.weight))
+        else v_flow.charge
+    end;
+    return row(
+        true,
+        array[row(1, v_job.job_row, v_flow.tenant, v_job.job_id, v_paid, v_flow.epoch)::fairq.pick],
+        array[row(
+            v_first.row_id, not v_is_new, v_flow, 1, v_step, v_paid, 1, v_job.next_priority, v_job.next_run_at,
+            v_job.next_job_id
+        )::fairq.spent]
+    );
+end
+$fn$;
+comment on function fairq._pick_one(fairq.ticks, fairq.touched[], pg_snapshot, xid8, bigint, boolean) is 'Chooses the next job of a queue in fair order. Internal.';
+revoke all on function fairq._pick_one(fairq.ticks, fairq.touched[], pg_snapshot, xid8, bigint, boolean) from public;
 
 create or replace function fairq._lease(
     p_queue text, p_picks fairq.pick[], p_dispatch bigint, p_owner text, p_caller text, p_now timestamptz,
     p_lease interval, p_by_time boolean
 )
-    returns setof fairq.claimed_job
+    returns fairq.claimed_job[]
     language plpgsql
     set search_path = pg_catalog, pg_temp
 as $fn$
 -- queued -> running: all of the chosen jobs, or none when one of them is held by somebody who may be taking it away.
 --
 -- Locks:  the jobs' rows, for key share, skipping those held for update: nothing waits under the queue's lock.
+declare
+    v_claimed fairq.claimed_job[];
 begin
-    return query
-    with held as materialized (
-        select
-            p.turn, j.job_id, j.tenant, j.task, j.payload, j.priority, j.attempts + 1 as attempt, j.max_attempts, j.run_at,
-            j.created_at, gen_random_uuid() as lease_token, p.price, p.epoch
-        from unnest(p_picks) as p
-        cross join lateral (
-            -- its state once more: a lock follows the row to a version that the pick has not seen
-            select jj.* from fairq.jobs as jj
-            where jj.ctid = p.job_row and jj.state = 'queued'
-            for key share skip locked
-        ) as j
-        where p.turn is not null
-    ), complete as materialized (
-        select count(*) = (select count(*) from unnest(p_picks) as p where p.turn is not null) as yes from held
-    ), leased as (
-        insert into fairq.leases (
-            job_id, queue, tenant, caller, lease_owner, lease_token, attempt, started_at, lease_expires_at, dispatch,
-            prepaid, epoch
-        )
-        select
-            h.job_id, p_queue, h.tenant, p_caller, p_owner, h.lease_token, h.attempt, p_now, p_now + p_lease,
-            p_dispatch + h.turn, case when p_by_time then h.price end, h.epoch
-        from held as h
-        where (select c.yes from complete as c)
+    select array_agg(
+        row(
+            j.job_id, p_queue, j.tenant, j.task, j.payload, j.priority, j.attempts + 1, j.max_attempts,
+            gen_random_uuid(), p_now + p_lease, j.run_at, j.created_at
+        )::fairq.claimed_job order by p.turn
+    )
+    into v_claimed
+    from unnest(p_picks) as p
+    cross join lateral (
+        -- its state once more: a lock follows the row to a version that the pick has not seen
+        select jj.* from fairq.jobs as jj
+        where jj.ctid = p.job_row and jj.state = 'queued'
+        for key share skip locked
+    ) as j;
+    if cardinality(v_claimed) is distinct from cardinality(p_picks) then
+        return null;
+    end if;
+
+    insert into fairq.leases (
+        job_id, queue, tenant, caller, lease_owner, lease_token, attempt, started_at, lease_expires_at, dispatch,
+        prepaid, epoch
     )
     select
-        h.job_id, p_queue, h.tenant, h.task, h.payload, h.priority, h.attempt, h.max_attempts, h.lease_token,
-        p_now + p_lease, h.run_at, h.created_at
-    from held as h
-    where (select c.yes from complete as c)
-    order by h.turn;
+        c.job_id, p_queue, c.tenant, p_caller, p_owner, c.lease_token, c.attempt, p_now, c.lease_expires_at,
+        p_dispatch + c.turn, case when p_by_time then c.price end, c.epoch
+    -- the picks are in turn, and so are the jobs
+    from rows from (unnest(p_picks), unnest(v_claimed)) as c(
+        turn, job_row, picked_tenant, picked_id, price, epoch,
+        job_id, queue, tenant, task, payload, priority, attempt, max_attempts, lease_token, lease_expires_at, run_at,
+        created_at
+    );
+    return v_claimed;
 end
 $fn$;
 comment on function fairq._lease(text, fairq.pick[], bigint, text, text, timestamptz, interval, boolean) is 'Leases the chosen jobs to a worker. Internal.';
@@ -951,22 +1043,48 @@ as $fn$
 begin
     return array(
         select p.job_id from unnest(p_picks) as p
-        where p.turn is not null
-          and not exists (select from fairq.jobs as j where j.ctid = p.job_row for key share skip locked)
+        where not exists (select from fairq.jobs as j where j.ctid = p.job_row for key share skip locked)
     );
 end
 $fn$;
 comment on function fairq._held_by_others(fairq.pick[]) is 'Which of the chosen jobs are held by other sessions. Internal.';
 revoke all on function fairq._held_by_others(fairq.pick[]) from public;
 
-create or replace function fairq._charge(p_tick fairq.ticks, p_picks fairq.pick[], p_dispatch bigint, p_now timestamptz)
+create or replace function fairq._write_touched(p_touched fairq.touched[], p_spent fairq.spent[])
+    returns void
+    language plpgsql
+    set search_path = pg_catalog, pg_temp
+as $fn$
+-- Writes the flows that the news have touched and no pass has spent.
+--
+-- By its place in the table: under the queue's lock a flow stays where it was read.
+begin
+    update fairq.flows as f
+    set
+        weight = (t.flow).weight, max_running = (t.flow).max_running, paused = (t.flow).paused, rate = (t.flow).rate,
+        burst = (t.flow).burst, tokens = (t.flow).tokens, tokens_at = (t.flow).tokens_at,
+        limited = (t.flow).limited, token_due_at = (t.flow).token_due_at, vtime = (t.flow).vtime,
+        epoch = (t.flow).epoch, estimate = (t.flow).estimate, price = (t.flow).price, running = (t.flow).running,
+        head_at = (t.flow).head_at, head_id = (t.flow).head_id, stamp = f.stamp + 1
+    from unnest(p_touched) as t
+    where f.ctid = t.row_id and (t.flow).tenant not in (select (s.flow).tenant from unnest(p_spent) as s);
+end
+$fn$;
+comment on function fairq._write_touched(fairq.touched[], fairq.spent[]) is 'Writes the flows that the news have changed. Internal.';
+revoke all on function fairq._write_touched(fairq.touched[], fairq.spent[]) from public;
+
+create or replace function fairq._charge(
+    p_tick fairq.ticks, p_touched fairq.touched[], p_spent fairq.spent[], p_dispatch bigint, p_now timestamptz
+)
     returns fairq.ticks
     language plpgsql
     set search_path = pg_catalog, pg_temp
 as $fn$
 -- Moves each picked flow past its jobs: charged, counted, its heads at the next one. A flow found empty only loses its
--- heads. Returns the tick, with what runs and who is backlogged counted anew.
+-- heads. And writes the flows that only the news have touched. Returns the tick, with what runs and who is backlogged
+-- counted anew.
 --
+-- By its place in the table: under the queue's lock a flow stays where it was read.
 -- Long:   one update, since a second one of the same row would cost its indexes twice.
 -- Locks:  the queue's lock is held.
 declare
@@ -974,26 +1092,33 @@ declare
     v_sum    record;
 begin
     with spent as (
-        -- the last job of each flow says it all: the jobs of a pass cost a flow the same
-        select distinct on (p.flow_row)
-            p.flow_row, coalesce(p.nth, 0) as took, coalesce(p.nth * p.charge, 0) as charge,
-            coalesce(p.nth * p.price, 0) as price, p.turn, p.next_priority, p.next_run_at, p.next_job_id
-        from unnest(p_picks) as p
-        order by p.flow_row, p.nth desc
+        select
+            s.*, (s.flow).has_work as had_work,
+            case when (s.flow).rate is not null then fairq._tokens(
+                (s.flow).tokens, (s.flow).tokens_at, (s.flow).rate, (s.flow).burst, p_now
+            ) - s.took end as tokens
+        from unnest(p_spent) as s
+        offset 0
     ), moved as (
         update fairq.flows as f
         set
-            vtime        = least(f.vtime + s.charge, 4611686018427387904),
-            running      = f.running + s.took,
+            weight       = (s.flow).weight,
+            max_running  = (s.flow).max_running,
+            paused       = (s.flow).paused,
+            rate         = (s.flow).rate,
+            burst        = (s.flow).burst,
+            epoch        = (s.flow).epoch,
+            estimate     = (s.flow).estimate,
+            vtime        = least((s.flow).vtime + s.charge, 4611686018427387904),
+            price        = (s.flow).price,
+            running      = (s.flow).running + s.took,
             served       = coalesce(p_dispatch + s.turn, f.served),
             stamp        = f.stamp + 1,
-            tokens       = fairq._tokens(f.tokens, f.tokens_at, f.rate, f.burst, p_now) - s.took,
-            tokens_at    = case when f.rate is not null then p_now end,
-            limited      = coalesce(fairq._tokens(f.tokens, f.tokens_at, f.rate, f.burst, p_now) - s.took < 1, false),
+            tokens       = s.tokens,
+            tokens_at    = case when s.tokens is not null then p_now end,
+            limited      = coalesce(s.tokens < 1, false),
             -- no earlier than now: a full bucket, taken back at a slow rate, would be before all calendars
-            token_due_at = p_now + make_interval(secs => greatest(
-                0, 1 + s.took - fairq._tokens(f.tokens, f.tokens_at, f.rate, f.burst, p_now)
-            ) / f.rate),
+            token_due_at = p_now + make_interval(secs => greatest(0, 1 - s.tokens) / (s.flow).rate),
             minute       = v_minute,
             started      = array[
                 s.took + case when f.minute = v_minute then f.started[1] else 0 end,
@@ -1006,23 +1131,25 @@ begin
             -- priorities before the next job's are used up, those after it are as they were
             head_at      = array[
                 case when s.next_priority = 0 then s.next_run_at end,
-                case when s.next_priority = 1 then s.next_run_at when s.next_priority < 1 then f.head_at[2] end,
-                case when s.next_priority = 2 then s.next_run_at when s.next_priority < 2 then f.head_at[3] end,
-                case when s.next_priority = 3 then s.next_run_at when s.next_priority < 3 then f.head_at[4] end
+                case when s.next_priority = 1 then s.next_run_at when s.next_priority < 1 then (s.flow).head_at[2] end,
+                case when s.next_priority = 2 then s.next_run_at when s.next_priority < 2 then (s.flow).head_at[3] end,
+                case when s.next_priority = 3 then s.next_run_at when s.next_priority < 3 then (s.flow).head_at[4] end
             ],
             head_id      = array[
                 case when s.next_priority = 0 then s.next_job_id end,
-                case when s.next_priority = 1 then s.next_job_id when s.next_priority < 1 then f.head_id[2] end,
-                case when s.next_priority = 2 then s.next_job_id when s.next_priority < 2 then f.head_id[3] end,
-                case when s.next_priority = 3 then s.next_job_id when s.next_priority < 3 then f.head_id[4] end
+                case when s.next_priority = 1 then s.next_job_id when s.next_priority < 1 then (s.flow).head_id[2] end,
+                case when s.next_priority = 2 then s.next_job_id when s.next_priority < 2 then (s.flow).head_id[3] end,
+                case when s.next_priority = 3 then s.next_job_id when s.next_priority < 3 then (s.flow).head_id[4] end
             ]
         from spent as s
-        where f.ctid = s.flow_row
-        returning s.took, f.has_work, f.weight
+        where f.ctid = s.row_id
+        returning s.took, s.is_touched, f.has_work, s.had_work, f.weight, f.limited, f.token_due_at
     )
     select
-        sum(m.took) as took, count(*) filter (where not m.has_work) as gone,
-        coalesce(sum(round(m.weight * 1000)) filter (where not m.has_work), 0) as milliweight
+        coalesce(sum(m.took), 0) as took, count(*) filter (where m.is_touched) as touched,
+        count(*) filter (where m.had_work and not m.has_work) as gone,
+        coalesce(sum(round(m.weight * 1000)) filter (where m.had_work and not m.has_work), 0) as milliweight,
+        min(m.token_due_at) filter (where m.limited) as token_due_at
     into v_sum
     from moved as m;
 
@@ -1030,13 +1157,17 @@ begin
     p_tick.backlogged := p_tick.backlogged - v_sum.gone;
     p_tick.milliweight := p_tick.milliweight - v_sum.milliweight;
     p_tick.tokens := p_tick.tokens - v_sum.took;
+    p_tick.token_floor := least(p_tick.token_floor, v_sum.token_due_at);
+    if v_sum.touched < cardinality(p_touched) then
+        perform fairq._write_touched(p_touched, p_spent);
+    end if;
     return p_tick;
 end
 $fn$;
-comment on function fairq._charge(fairq.ticks, fairq.pick[], bigint, timestamptz) is 'Charges the flows for the chosen jobs. Internal.';
-revoke all on function fairq._charge(fairq.ticks, fairq.pick[], bigint, timestamptz) from public;
+comment on function fairq._charge(fairq.ticks, fairq.touched[], fairq.spent[], bigint, timestamptz) is 'Charges the flows of a pass. Internal.';
+revoke all on function fairq._charge(fairq.ticks, fairq.touched[], fairq.spent[], bigint, timestamptz) from public;
 
-create or replace function fairq._pick_floor(p_tick fairq.ticks)
+create or replace function fairq._pick_floor(p_tick fairq.ticks, p_without text[] default '{}')
     returns fairq.place
     language plpgsql
     stable
@@ -1049,7 +1180,7 @@ declare
     v_floor fairq.place;
 begin
     select f.vtime, f.charge, f.served, f.tenant into v_floor from fairq.flows as f
-    where f.queue = p_tick.queue and f.eligible
+    where f.queue = p_tick.queue and f.eligible and f.tenant <> all (p_without)
       and (f.vtime, f.charge, f.served, f.tenant) >= (
           (p_tick.pick_floor).vtime, (p_tick.pick_floor).charge, (p_tick.pick_floor).served,
           (p_tick.pick_floor).tenant
@@ -1062,20 +1193,23 @@ begin
     return v_floor;
 end
 $fn$;
-comment on function fairq._pick_floor(fairq.ticks) is 'Where the next pick may start to read. Internal.';
-revoke all on function fairq._pick_floor(fairq.ticks) from public;
+comment on function fairq._pick_floor(fairq.ticks, text[]) is 'The first place in the pick order. Internal.';
+revoke all on function fairq._pick_floor(fairq.ticks, text[]) from public;
 
 create or replace function fairq._write_tick(p_tick fairq.ticks)
-    returns void
+    returns boolean
     language plpgsql
     set search_path = pg_catalog, pg_temp
 as $fn$
 -- The memory for the next look: a new row, and the last one removed.
 begin
     p_tick.pick_floor := fairq._pick_floor(p_tick);
-    delete from fairq.ticks as t where t.queue = p_tick.queue and t.tick_id = p_tick.tick_id;
     p_tick.tick_id := p_tick.tick_id + 1;
+    with last as (
+        delete from fairq.ticks as t where t.queue = p_tick.queue and t.tick_id = p_tick.tick_id - 1
+    )
     insert into fairq.ticks select p_tick.*;
+    return true;
 end
 $fn$;
 comment on function fairq._write_tick(fairq.ticks) is 'Writes down what the scheduler must remember. Internal.';
@@ -1088,23 +1222,24 @@ create or replace function fairq._tokens_due(p_tick fairq.ticks, p_now timestamp
 as $fn$
 -- R10: flows whose next token has come. They come back by themselves, at the first claim after it.
 --
--- Index:  flows_token_idx, from the token floor.
+-- Index:  flows_token_idx, from the token floor; a second ahead, so that most claims need not ask.
 declare
-    v_moved fairq.moved := row(null, '{}'::fairq.ending[], p_now)::fairq.moved;
+    v_moved fairq.moved;
 begin
-    select array_agg(row(d.tenant, 'token', null, null, null)::fairq.news), max(d.token_due_at)
+    select
+        array_agg(row(d.tenant, 'token', null, null, null)::fairq.news) filter (where d.token_due_at <= p_now),
+        case when count(*) < p_limit then coalesce(
+            min(d.token_due_at) filter (where d.token_due_at > p_now), p_now + interval '1 second'
+        ) else max(d.token_due_at) end
     into v_moved.news, v_moved.floor
     from (
         select f.tenant, f.token_due_at from fairq.flows as f
         where f.queue = p_tick.queue and f.limited
-          and f.token_due_at >= p_tick.token_floor and f.token_due_at <= p_now
+          and f.token_due_at >= p_tick.token_floor and f.token_due_at <= p_now + interval '1 second'
         order by f.token_due_at
         limit p_limit
     ) as d;
-    if cardinality(v_moved.news) = p_limit then
-        return v_moved;
-    end if;
-    return row(coalesce(v_moved.news, '{}'), v_moved.endings, p_now)::fairq.moved;
+    return v_moved;
 end
 $fn$;
 comment on function fairq._tokens_due(fairq.ticks, timestamptz, integer) is 'Finds limited flows whose next token has come. Internal.';
@@ -1133,21 +1268,21 @@ create or replace function fairq._rebased(p_tick fairq.ticks)
     set search_path = pg_catalog, pg_temp
 as $fn$
 -- Virtual time is an integer that only rises: once in a while all of a queue's is moved down by the same amount, which
--- changes no order and forgets no debt. At 2^60 the dearest thousand jobs there can be still fit below 2^63.
+-- changes no order and forgets no debt. Begun at 2^60, where the dearest thousand jobs there can be still fit below
+-- 2^63.
 --
 -- Locks:  the queue's lock is held.
 declare
     v_by bigint := p_tick.virtual_time;
 begin
-    if v_by < 1152921504606846976 then
-        return p_tick;
-    end if;
     update fairq.flows as f set vtime = f.vtime - v_by, stamp = f.stamp + 1 where f.queue = p_tick.queue;
     p_tick.virtual_time := 0;
-    p_tick.pick_floor := row(
-        (p_tick.pick_floor).vtime - v_by, (p_tick.pick_floor).charge, (p_tick.pick_floor).served,
-        (p_tick.pick_floor).tenant
-    );
+    if (p_tick.pick_floor).vtime < 9223372036854775807 then
+        p_tick.pick_floor := row(
+            (p_tick.pick_floor).vtime - v_by, (p_tick.pick_floor).charge, (p_tick.pick_floor).served,
+            (p_tick.pick_floor).tenant
+        );
+    end if;
     return p_tick;
 end
 $fn$;
@@ -1157,73 +1292,94 @@ revoke all on function fairq._rebased(fairq.ticks) from public;
 create or replace function fairq._catch_up(
     p_tick fairq.ticks, p_snap pg_snapshot, p_own xid8, p_settings fairq.queues, p_now timestamptz, p_limit integer
 )
-    returns fairq.ticks
+    returns fairq.caught_up
     language plpgsql
     set search_path = pg_catalog, pg_temp
 as $fn$
--- Brings the flows up to date with all that p_snap can see, and with the clock; returns the tick as it is then.
--- Its ticked_at is p_now when it is worth writing down.
+-- Brings the scheduler up to date with all that p_snap can see, and with the clock; returns the tick as it is then, and
+-- the flows that changed, which are still to be written. Its ticked_at is p_now when it is worth writing down.
 --
+-- The floors say when there is nothing to ask the clock for.
 -- Locks:  the queue's lock is held.
 declare
-    v_look    fairq.moved := fairq._look(p_tick, p_snap, p_own);
-    v_expired fairq.moved := fairq._expire_due(p_tick, p_now, 100);
-    v_due     fairq.moved;
-    v_tokens  fairq.moved := fairq._tokens_due(p_tick, p_now, greatest(p_limit, 100));
-    v_news    fairq.news[];
-    v_endings fairq.ending[] := v_look.endings || v_expired.endings;
+    v_moved   fairq.moved := fairq._look(p_tick, p_snap, p_own);
+    v_news    fairq.news[] := v_moved.news;
+    v_endings fairq.ending[] := v_moved.endings;
+    v_caught  fairq.caught_up;
+    v_all     boolean := p_tick.charge <> p_settings.charge;
 begin
-    p_tick.expire_floor := v_expired.floor;
-    p_tick.token_floor := v_tokens.floor;
-    p_tick.promote_floor := least(p_tick.promote_floor, v_look.floor);
-    v_due := fairq._promote_due(p_tick, p_snap, p_own, p_now, greatest(p_limit, 100));
-    p_tick.promote_floor := v_due.floor;
-
-    v_news := v_look.news || v_expired.news || v_tokens.news || v_due.news;
-    if p_tick.charge <> p_settings.charge
-       or exists (select from unnest(v_look.news) as n where n.tenant = '*' and n.state = 'wish') then
+    if v_news is not null then
+        v_all := v_all or exists (select from unnest(v_news) as n where n.tenant = '*' and n.state = 'wish');
+    end if;
+    p_tick.promote_floor := least(p_tick.promote_floor, v_moved.floor);
+    if p_tick.expire_floor <= p_now then
+        v_moved := fairq._expire_due(p_tick, p_now, 100);
+        v_news := v_news || v_moved.news;
+        v_endings := v_endings || v_moved.endings;
+        p_tick.expire_floor := v_moved.floor;
+    end if;
+    if p_tick.token_floor <= p_now then
+        v_moved := fairq._tokens_due(p_tick, p_now, greatest(p_limit, 100));
+        v_news := v_news || v_moved.news;
+        p_tick.token_floor := v_moved.floor;
+    end if;
+    if p_tick.promote_floor <= p_now then
+        v_moved := fairq._promote_due(p_tick, p_snap, p_own, p_now, greatest(p_limit, 100));
+        v_news := v_news || v_moved.news;
+        p_tick.promote_floor := v_moved.floor;
+    end if;
+    if v_all then
         v_news := v_news || fairq._everyones_news(p_tick.queue);
         p_tick.charge := p_settings.charge;
     end if;
 
     if cardinality(v_news) > 0 or cardinality(v_endings) > 0 then
         p_tick.virtual_time := fairq._virtual_time(p_tick);
-        p_tick := fairq._rebased(p_tick);
-        p_tick := fairq._apply(p_tick, v_news, v_endings, p_settings, p_now);
-        p_tick := fairq._count_endings(p_tick, v_endings);
-        p_tick.ticked_at := p_now;
-    elsif p_tick.ticked_at not between p_now - interval '1 second' and p_now then
-        p_tick.ticked_at := p_now;
+        if p_tick.virtual_time >= 1152921504606846976 then
+            p_tick := fairq._rebased(p_tick);
+        end if;
+        v_caught := fairq._apply(p_tick, v_news, v_endings, p_settings.charge, p_now);
+        if v_endings is not null then
+            v_caught.tick := fairq._averaged(v_caught.tick, v_endings);
+        end if;
+        v_caught.tick.ticked_at := p_now;
+    else
+        v_caught.tick := p_tick;
+        v_caught.touched := '{}';
+        if p_tick.ticked_at not between p_now - interval '1 second' and p_now then
+            v_caught.tick.ticked_at := p_now;
+        end if;
     end if;
-    p_tick.seen := p_snap;
-    p_tick.own_xid := p_own;
-    return p_tick;
+    v_caught.tick.seen := p_snap;
+    v_caught.tick.own_xid := p_own;
+    return v_caught;
 end
 $fn$;
 comment on function fairq._catch_up(fairq.ticks, pg_snapshot, xid8, fairq.queues, timestamptz, integer) is 'Brings the scheduler up to date. Internal.';
 revoke all on function fairq._catch_up(fairq.ticks, pg_snapshot, xid8, fairq.queues, timestamptz, integer) from public;
 
-create or replace function fairq._count_endings(p_tick fairq.ticks, p_endings fairq.ending[])
+create or replace function fairq._averaged(p_tick fairq.ticks, p_endings fairq.ending[])
     returns fairq.ticks
     language plpgsql
     immutable
     set search_path = pg_catalog, pg_temp
 as $fn$
--- What ended, counted for the queue as a whole.
+-- What attempts of the queue take, moved on by those that ended.
 declare
-    v_sum record;
+    v_ending   fairq.ending;
+    v_measured bigint := 0;
+    v_elapsed  numeric := 0;
 begin
-    if p_endings <> '{}' then
-        select sum(e.ended) as ended, sum(e.measured) as measured, sum(e.elapsed) as elapsed into v_sum
-        from unnest(p_endings) as e;
-        p_tick.running := p_tick.running - v_sum.ended;
-        p_tick.mean := fairq._average(p_tick.mean, v_sum.elapsed, v_sum.measured);
-    end if;
+    foreach v_ending in array p_endings loop
+        v_measured := v_measured + v_ending.measured;
+        v_elapsed := v_elapsed + v_ending.elapsed;
+    end loop;
+    p_tick.mean := fairq._average(p_tick.mean, v_elapsed, v_measured);
     return p_tick;
 end
 $fn$;
-comment on function fairq._count_endings(fairq.ticks, fairq.ending[]) is 'Counts ended attempts of a queue. Internal.';
-revoke all on function fairq._count_endings(fairq.ticks, fairq.ending[]) from public;
+comment on function fairq._averaged(fairq.ticks, fairq.ending[]) is 'Moves on the mean of a queue. Internal.';
+revoke all on function fairq._averaged(fairq.ticks, fairq.ending[]) from public;
 
 create or replace function fairq._queue_tokens(p_tick fairq.ticks, p_settings fairq.queues, p_now timestamptz)
     returns double precision
@@ -1316,23 +1472,21 @@ as $fn$
 -- A tenant of which all that could run is held counts as one without work, for as long as that lasts: it comes back at
 -- the virtual time of the others. Else it would hold that time down, and earn by it; and whoever enters would profit.
 -- Locks:  the queue's lock is held.
+declare
+    v_caught  fairq.caught_up;
+    v_touched fairq.touched;
+    v_written fairq.touched[] := '{}';
 begin
     p_tick.virtual_time := fairq._virtual_time(p_tick, p_stuck);
-    p_tick := fairq._apply(p_tick, fairq._news_of(p_skip), '{}', p_settings, p_now);
-    update fairq.flows as f
-    set
-        vtime = greatest(f.vtime, p_tick.virtual_time),
-        epoch = f.epoch + case when f.vtime < p_tick.virtual_time then 1 else 0 end,
-        stamp = f.stamp + 1
-    from unnest(p_stuck) as t(tenant)
-    cross join lateral (
-        select ff.ctid as row_id from fairq.flows as ff
-        where ff.queue = p_tick.queue and ff.tenant = t.tenant
-        order by ff.stamp desc
-        limit 1
-    ) as n
-    where f.ctid = n.row_id;
-    return p_tick;
+    v_caught := fairq._apply(p_tick, fairq._news_of(p_skip), '{}', p_settings.charge, p_now);
+    foreach v_touched in array v_caught.touched loop
+        if (v_touched.flow).tenant = any (p_stuck) then
+            v_touched.flow := fairq._lifted(v_touched.flow, p_tick.virtual_time);
+        end if;
+        v_written := v_written || v_touched;
+    end loop;
+    perform fairq._write_touched(v_written, '{}');
+    return v_caught.tick;
 end
 $fn$;
 comment on function fairq._pass_by(fairq.ticks, bigint[], text[], fairq.queues, timestamptz) is 'Leaves behind jobs that others hold. Internal.';
@@ -1342,42 +1496,47 @@ create or replace function fairq._dispatch(
     p_queue text, p_owner text, p_caller text, p_limit integer, p_lease interval, p_tenants text[],
     p_now timestamptz default null
 )
-    returns setof fairq.claimed_job
+    returns fairq.claimed_job[]
     language plpgsql
     set search_path = pg_catalog, pg_temp
 as $fn$
 -- queued -> running: the scheduler's step, whole.
 --
 -- p_now:  the clock; null for the real one, read once the lock is held. Tests move time here and nowhere else.
--- Fair:   n jobs are n single picks in one hold of the lock; see _pick. Where jobs declare their cost, no two of a tenant
---         need cost the same, and they are picked one by one.
+-- Fair:   n jobs are n single picks in one hold of the lock; see _pick. Where jobs declare their cost, no two of a
+--         tenant need cost the same, and they are picked one by one.
 -- Long:   the one place where the step is read from top to bottom.
 -- Locks:  the queue's lock, to the end of the transaction; everything else is skipped if held.
 declare
     v_now      timestamptz;
+    -- assigned, not performed: an expression costs less than a statement
+    v_is_done  boolean := fairq._lock_queue(p_queue);
     v_settings fairq.queues;
     v_snap     pg_snapshot;
     v_own      xid8;
     v_was      fairq.ticks;
+    v_caught   fairq.caught_up;
     v_tick     fairq.ticks;
     v_longest  bigint;
-    v_picks    fairq.pick[];
+    v_picked   fairq.picked;
     v_skip     bigint[] := '{}';
     v_stuck    text[] := '{}';
     v_dispatch bigint;
-    v_got      integer;
+    v_got      fairq.claimed_job[];
+    v_claimed  fairq.claimed_job[] := '{}';
     v_left     integer;
     v_want     integer;
     v_wide     integer := 0;
 begin
-    perform fairq._lock_queue(p_queue);
     v_now := coalesce(p_now, clock_timestamp());
     v_settings := fairq._queue_settings(p_queue);
+    p_lease := coalesce(p_lease, v_settings.default_lease);
     v_own := pg_current_xact_id();
     v_was := fairq._last_tick(p_queue, v_settings, v_now);
     -- one snapshot judges everything that follows: two statements would have two
     v_snap := pg_current_snapshot();
-    v_tick := fairq._catch_up(v_was, v_snap, v_own, v_settings, v_now, p_limit);
+    v_caught := fairq._catch_up(v_was, v_snap, v_own, v_settings, v_now, p_limit);
+    v_tick := v_caught.tick;
     v_tick.tokens := fairq._queue_tokens(v_tick, v_settings, v_now);
     v_tick.tokens_at := v_now;
 
@@ -1386,47 +1545,61 @@ begin
     while v_left > 0 loop
         v_want := case when v_settings.charge = 'cost' then 1 else v_left end;
         v_wide := greatest(v_want, v_wide);
-        v_picks := fairq._pick(
-            v_tick, v_snap, v_own, v_now, v_want, v_wide, v_longest, v_settings.charge = 'cost', p_tenants, v_skip,
-            v_stuck
-        );
-        exit when v_picks is null;
+        if v_wide = 1 and p_tenants = '{*}' and v_skip = '{}' then
+            v_picked := fairq._pick_one(
+                v_tick, v_caught.touched, v_snap, v_own, v_longest, v_settings.charge = 'cost'
+            );
+        else
+            v_picked := fairq._pick(
+                v_tick, v_caught.touched, v_snap, v_own, v_now, v_want, v_wide, v_longest,
+                v_settings.charge = 'cost', p_tenants, v_skip, v_stuck
+            );
+        end if;
+        exit when not v_picked.is_open;
 
         v_dispatch := nextval('fairq.dispatch_seq') * 1024;
-        return query
-        select c.* from fairq._lease(
-            p_queue, v_picks, v_dispatch, p_owner, p_caller, v_now, p_lease, v_settings.charge = 'time'
-        ) as c;
-        get diagnostics v_got = row_count;
-        if v_got = 0 and exists (select from unnest(v_picks) as p where p.turn is not null) then
-            -- where one is held, many may be: the next thousand are tried before the next pass
-            v_picks := fairq._pick(
-                v_tick, v_snap, v_own, v_now, 1000, 1000, v_longest, v_settings.charge = 'cost', p_tenants, v_skip,
-                v_stuck
+        v_got := '{}';
+        if v_picked.jobs is not null then
+            v_got := fairq._lease(
+                p_queue, v_picked.jobs, v_dispatch, p_owner, p_caller, v_now, p_lease, v_settings.charge = 'time'
             );
-            v_skip := v_skip || fairq._held_by_others(v_picks);
-            v_stuck := v_stuck || fairq._stuck(v_picks, v_skip);
-            continue;
+            if v_got is null then
+                -- where one is held, many may be: the next thousand are tried before the next pass
+                v_picked := fairq._pick(
+                    v_tick, v_caught.touched, v_snap, v_own, v_now, 1000, 1000, v_longest,
+                    v_settings.charge = 'cost', p_tenants, v_skip, v_stuck
+                );
+                v_skip := v_skip || fairq._held_by_others(v_picked.jobs);
+                v_stuck := v_stuck || fairq._stuck(v_picked.jobs, v_skip);
+                continue;
+            end if;
+            v_claimed := v_claimed || v_got;
+            v_tick.expire_floor := least(v_tick.expire_floor, v_now + p_lease);
         end if;
         -- a pass that only found flows empty is followed by a wider one
-        v_wide := case when v_got = 0 then least(1000, v_wide * 4) else 0 end;
-        v_tick := fairq._charge(v_tick, v_picks, v_dispatch, v_now);
+        v_wide := case when cardinality(v_got) = 0 then least(1000, v_wide * 4) else 0 end;
+        v_tick := fairq._charge(v_tick, v_caught.touched, v_picked.flows, v_dispatch, v_now);
         v_tick.ticked_at := v_now;
-        v_left := v_left - v_got;
+        v_caught.touched := '{}';
+        v_left := v_left - cardinality(v_got);
         if v_left > 0 then
             -- or each pass would walk all that the passes before it emptied
             v_tick.pick_floor := fairq._pick_floor(v_tick);
         end if;
     end loop;
 
+    if v_caught.touched <> '{}' then
+        perform fairq._write_touched(v_caught.touched, '{}');
+    end if;
     if v_skip <> '{}' then
         v_tick := fairq._pass_by(v_tick, v_skip, v_stuck, v_settings, v_now);
         v_tick.ticked_at := v_now;
     end if;
     v_tick.found_empty := v_left > 0;
     if v_tick.ticked_at = v_now or v_tick.found_empty <> v_was.found_empty then
-        perform fairq._write_tick(v_tick);
+        v_is_done := fairq._write_tick(v_tick);
     end if;
+    return v_claimed;
 end
 $fn$;
 comment on function fairq._dispatch(text, text, text, integer, interval, text[], timestamptz) is 'The scheduler''s step: brings itself up to date, picks, leases and charges. Internal.';

@@ -158,25 +158,24 @@ as $fn$
 -- Index:  flows_key_idx, newest version first; tenants_pkey.
 declare
     v_flow fairq.flows;
+    v_was  fairq.flows;
 begin
-    select f.* into v_flow from fairq.flows as f
+    select f.* into v_was from fairq.flows as f
     where f.queue = p_queue and f.tenant = p_tenant
     order by f.stamp desc
     limit 1;
-    if not found then
-        v_flow.queue := p_queue;
-        v_flow.tenant := p_tenant;
-        v_flow.vtime := 0;
-        v_flow.estimate := coalesce(p_tick.mean, 1000);
-        v_flow.running := 0;
-        v_flow.served := 0;
-        v_flow.has_work := false;
-        v_flow.limited := false;
-    end if;
-    return fairq._wished(
-        v_flow, fairq._wish(p_queue, p_tenant), p_settings.charge,
-        v_flow.limited and v_flow.token_due_at <= p_now, p_now
-    );
+    v_flow := fairq._wished(v_was, fairq._wish(p_queue, p_tenant));
+    v_flow.queue := p_queue;
+    v_flow.tenant := p_tenant;
+    v_flow.vtime := coalesce(v_was.vtime, 0);
+    v_flow.estimate := coalesce(v_was.estimate, p_tick.mean, 1000);
+    v_flow.running := coalesce(v_was.running, 0);
+    v_flow.served := coalesce(v_was.served, 0);
+    v_flow.has_work := coalesce(v_was.has_work, false);
+    v_flow := fairq._refilled(v_flow, v_was, coalesce(v_was.limited and v_was.token_due_at <= p_now, false), p_now);
+    v_flow.price := case when p_settings.charge = 'time' then greatest(1, round(v_flow.estimate)) else 1000 end;
+    v_flow.charge := greatest(1, round(v_flow.price * 2520 / v_flow.weight));
+    return v_flow;
 end
 $fn$;
 comment on function fairq._foreseen(text, text, fairq.ticks, fairq.queues, timestamptz) is 'A flow as the next claim will find it. Internal.';

@@ -1,0 +1,16 @@
+-- fairq VERSION: fairq_0002_tenant_index.sql, for schema fairq
+-- Written by fairq export --target goose; do not edit: a change is a new version of fairq.
+-- sha256 of the original: e5012b14d87dc7dc70e76a26822642576b1ba3f9a58add9b76042e782726716e
+-- +goose Up
+-- +goose StatementBegin
+-- depends: fairq_0001_initial
+create index jobs_tenant_idx on fairq.jobs (tenant);
+-- +goose StatementEnd
+
+-- +goose Down
+-- +goose StatementBegin
+-- fairq VERSION: fairq_0002_tenant_index.rollback.sql, for schema fairq
+-- Written by fairq export --target goose; do not edit: a change is a new version of fairq.
+-- sha256 of the original: b92f1141020f37cbd5a682010462fef56f342383931652f32393bd5881554649
+drop index fairq.jobs_tenant_idx;
+-- +goose StatementEnd
