@@ -2,6 +2,14 @@
 
 import importlib.util
 
+from hypothesis import HealthCheck, settings
+
+# How long an example takes, and to make one, is the machine's affair.
+settings.register_profile(
+    "fairq", deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture]
+)
+settings.load_profile("fairq")
+
 pytest_plugins = ["tests.support.fixtures", "pytester"]
 
 # pytest-pgtap wants Python 3.11; the package itself, and its tests, run on 3.10 too.

@@ -235,6 +235,50 @@ def test_one_role_for_everything(cluster: Cluster) -> None:
         )
 
 
+def test_the_roles_of_a_hosted_gateway(cluster: Cluster) -> None:
+    """
+    As on Supabase: tenants are one role known by claims, workers and producers another that passes by row security.
+
+    The tenant sees its own rows; the other has no right on a table, so that passing by helps it nothing; who is nobody
+    does not get in.
+    """
+    authenticated, service, anon = (f"{cluster.database}_{name}" for name in ("authenticated", "service_role", "anon"))
+    cluster.roles |= {"tenant": authenticated, "worker": service, "producer": service}
+    given(cluster, "createrole", "create")
+    cluster.sudo(f"create role {authenticated} nologin noinherit", f"create role {service} nologin noinherit bypassrls")
+    cluster.sudo(f"create role {anon} nologin noinherit")
+    cluster.login("{installer}_gateway", "noinherit")
+    cluster.extra.append(anon)
+    cluster.sudo(f"grant {authenticated}, {service}, {anon} to {{installer}}_gateway")
+    cluster.install()
+    cluster.run((MIGRATIONS / "tenant" / "jwt.sql").read_text("ascii"))
+
+    dsn = make_conninfo(cluster.dsn, user=cluster.named("{installer}_gateway"))
+    with psycopg.connect(dsn, autocommit=True) as gateway:
+
+        def ask(role: str, tenant: str, query: str) -> Any:
+            claims = f'{{"role": "x", "app_metadata": {{"tenant_id": "{tenant}"}}}}'
+            with gateway.transaction():
+                gateway.execute(f"set local role {role}".encode())
+                gateway.execute("select set_config('request.jwt.claims', %s, true)", [claims])
+                return gateway.execute(query.encode()).fetchall()
+
+        for tenant in "ab":
+            ask(service, "", f"select fairq.enqueue_job('{tenant}', 't')")
+            assert len(ask(authenticated, tenant, "select fairq.enqueue_job(p_task => 'u')")) == 1
+        assert set(ask(authenticated, "a", "select tenant, task from fairq.all_jobs")) == {("a", "t"), ("a", "u")}
+        assert len(ask(service, "", "select job_id from fairq.claim_jobs(p_owner => 'w')")) == 4
+        for role, query in (
+            (service, "select count(*) from fairq.jobs"),
+            (anon, "select fairq.current_tenant_id()"),
+            (anon, "select count(*) from fairq.all_jobs"),
+            (authenticated, "select fairq.enqueue_job('b', 't')"),
+            (authenticated, "select fairq.claim_jobs(p_owner => 'w')"),
+        ):
+            with pytest.raises(psycopg.errors.InsufficientPrivilege):
+                ask(role, "a", query)
+
+
 # --- who cannot ----------------------------------------------------------------------------------------------------
 
 

@@ -9,7 +9,7 @@ from random import Random
 from typing import TYPE_CHECKING
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 
 from .sql_queue import SqlQueue
 from .trace import EVERYTHING, JOBS, Trace, random_trace, replay, resolve, traces
@@ -42,7 +42,7 @@ def check_seeded_traces(db: Database, count: int = 100, first: int = 1) -> None:
 
 
 @given(trace=traces())
-@settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=200)
 def test_any_trace_is_dispatched_in_the_models_order(module_db: Database, trace: Trace) -> None:
     """
     Whatever happens, in batches of any size, for all or for one tenant: the SQL picks what the model picks.

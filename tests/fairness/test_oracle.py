@@ -35,7 +35,7 @@ def test_the_model_gives_the_known_answer(check: Callable[[type[Oracle]], None])
 
 
 @given(traces(UNRESTRICTED))
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 def test_the_theorems_hold_on_any_history(trace: Trace) -> None:
     """
     T1, T2, T5, R9 and R12 hold whatever arrives, fails, is cancelled, capped or paused.
@@ -55,7 +55,6 @@ def check_theorems(queue_class: type[Watched], trace: Trace) -> None:
 
 
 @given(WEIGHTS, st.integers(1, 200))
-@settings(deadline=None)
 def test_a_common_start_is_fair_to_one_job(weights: dict[str, int], n: int) -> None:
     """
     T3, T4: from a common start two tenants differ by one job of the lighter.
@@ -74,7 +73,6 @@ def test_a_common_start_is_fair_to_one_job(weights: dict[str, int], n: int) -> N
 
 
 @given(traces(), st.integers(2, 100))
-@settings(deadline=None)
 def test_a_batch_is_single_picks(trace: Trace, n: int) -> None:
     """
     R7: at any moment a batch of n is what n claims of one job would have been.

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import psycopg
 import pytest
-from hypothesis import HealthCheck, Phase, settings
+from hypothesis import Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
     RuleBasedStateMachine,
@@ -519,12 +519,10 @@ def check_any_order(db: Database, examples: int = 150, *, explain: bool = False)
     how = settings(
         max_examples=examples,
         stateful_step_count=40,
-        deadline=None,
         # a mutant is to be noticed, by the same stories every time, not explained
         derandomize=not explain,
         phases=[Phase.explicit, Phase.generate, *([Phase.reuse, Phase.shrink] if explain else [])],
         report_multiple_bugs=False,
-        suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
     )
     try:
         run_state_machine_as_test(machine, settings=how)

@@ -122,7 +122,7 @@ def check_unknown_costs(crew: Crew, renew: int) -> Shift:
 
 
 @given(crews(same_length=True))
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 def test_worker_time_of_known_costs_is_fair(crew: Crew) -> None:
     """
     T6: with costs declared, two tenants' worker-seconds per weight differ by (D + 1)(c_i/w_i + c_j/w_j) at most.
@@ -131,7 +131,7 @@ def test_worker_time_of_known_costs_is_fair(crew: Crew) -> None:
 
 
 @given(crews(same_length=False), st.sampled_from([0, SECOND, 4 * SECOND]))
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 def test_worker_time_of_unknown_costs_is_fair(crew: Crew, renew: int) -> None:
     """
     T7: with costs unknown and prepaid, with and without renewals, by e + D c + 3 D max(e, h) of both over the weight.

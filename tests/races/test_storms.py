@@ -76,13 +76,14 @@ def check_the_cap_of_the_queue_holds(db: Database) -> None:
     # full before anybody comes
     first = db.claim(QUEUE_CAP + 1)
     assert len(first) == QUEUE_CAP
+    left = iter(first)
 
     def work(worker: Worker) -> list[int]:
         with worker.conn.transaction():
             jobs = worker.claim(worker.random.randint(1, 4))
             running = worker.value("select count(*) from fairq.leases")
         assert running <= QUEUE_CAP
-        jobs += [first.pop()] if first else []
+        jobs += [job] if (job := next(left, None)) else []
         done = worker.complete_all(jobs) if jobs else {}
         return list(done) or [0] * bool(worker.rows("select from fairq.jobs limit 1"))
 

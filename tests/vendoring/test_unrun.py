@@ -214,7 +214,7 @@ def read_statements(path: Path, _: str) -> list[str]:
     """
     The file is split into its statements.
     """
-    return [str(each) for each in pglast.split(path.read_text("ascii"))]
+    return [str(statement) for statement in pglast.split(path.read_text("ascii"))]
 
 
 def read_goose(path: Path, direction: str) -> list[str]:
