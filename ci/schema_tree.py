@@ -19,18 +19,26 @@ _INCLUDE = re.compile(r"\\ir (\S+)")
 _SECTION = re.compile(r"^--\n-- schema/(\S+)\n--\n\n", re.MULTILINE)
 _BLOCK = re.compile(r"^--\n-- changes\n--\n\n(.*?)(?=^--\n-- schema/|\Z)", re.MULTILINE | re.DOTALL)
 _MAP = "install.sql"
-# Names resolve to what is PostgreSQL's own, whatever path the installer has. No lock is waited for long: everybody who
-# comes later waits behind the one who waits here, and `fairq apply` tries again.
-_SETTINGS = """\
-set local search_path = pg_catalog, pg_temp;
-set local lock_timeout = '1s';
-"""
 
 _HEADER = """\
 -- depends:{depends}
 -- {title}
 --
 -- Compiled by ci/new_migration from migrations/schema/, where the schema is meant to be read.
+"""
+
+
+# Names resolve to what is PostgreSQL's own, whatever path the installer has, until finish.sql gives that back: other
+# tools write their own tables in the same transaction. No lock is waited for long, for everybody who comes later waits
+# behind the one who waits here; `fairq apply` tries again.
+_SETTINGS = """\
+do $fn$
+begin
+    perform pg_catalog.set_config('fairq_install.path', pg_catalog.current_setting('search_path'), true);
+end
+$fn$;
+set local search_path = pg_catalog, pg_temp;
+set local lock_timeout = '1s';
 """
 
 _PROVIDER = """\

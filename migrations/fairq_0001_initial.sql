@@ -3,6 +3,11 @@
 --
 -- Compiled by ci/new_migration from migrations/schema/, where the schema is meant to be read.
 
+do $fn$
+begin
+    perform pg_catalog.set_config('fairq_install.path', pg_catalog.current_setting('search_path'), true);
+end
+$fn$;
 set local search_path = pg_catalog, pg_temp;
 set local lock_timeout = '1s';
 
@@ -1269,8 +1274,9 @@ $fn$;
 grant usage on type
     fairq.jobs, fairq.leases, fairq.job_keys, fairq.queues, fairq.tenants, fairq.flows, fairq.ticks, fairq.all_jobs,
     fairq.enqueued_job, fairq.enqueue_outcome, fairq.claimed_job, fairq.job_outcome,
-    fairq.queue_stat, fairq.tenant_stat, fairq.wait_reason, fairq.new_job, fairq.news, fairq.amount, fairq.ending, fairq.tenant_news,
-    fairq.moved, fairq.place, fairq.pick, fairq.flow_at, fairq.touched, fairq.caught_up, fairq.spent, fairq.picked
+    fairq.queue_stat, fairq.tenant_stat, fairq.wait_reason, fairq.new_job, fairq.news, fairq.amount, fairq.ending,
+    fairq.tenant_news, fairq.moved, fairq.place, fairq.pick, fairq.flow_at, fairq.touched, fairq.caught_up,
+    fairq.spent, fairq.picked
 to fairq_api;
 
 -- the functions: never a change of tenant, payload or id; never a change of the log; delete only where a job moves on
@@ -6496,5 +6502,10 @@ begin
             execute format('revoke %I from current_user', v_role);
         end if;
     end loop;
+    -- the tool that runs this may write its own tables in the same transaction
+    perform set_config(
+        'search_path',
+        coalesce(nullif(current_setting('fairq_install.path', true), ''), current_setting('search_path')), true
+    );
 end
 $fn$;

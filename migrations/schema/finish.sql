@@ -19,5 +19,10 @@ begin
             execute format('revoke %I from current_user', v_role);
         end if;
     end loop;
+    -- the tool that runs this may write its own tables in the same transaction
+    perform set_config(
+        'search_path',
+        coalesce(nullif(current_setting('fairq_install.path', true), ''), current_setting('search_path')), true
+    );
 end
 $fn$;

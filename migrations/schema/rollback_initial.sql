@@ -4,6 +4,11 @@
 -- Roles stay: they belong to the whole cluster, where another database may use them. Where jobs would be lost it
 -- raises QF003 and nothing happens, unless the setting fairq_rollback.lose_jobs says yes.
 
+do $fn$
+begin
+    perform pg_catalog.set_config('fairq_install.path', pg_catalog.current_setting('search_path'), true);
+end
+$fn$;
 set local search_path = pg_catalog, pg_temp;
 set local lock_timeout = '1s';
 set local client_min_messages = warning;
@@ -81,5 +86,9 @@ begin
     if current_setting('fairq_rollback.taken') = 'yes' then
         revoke fairq_owner from current_user;
     end if;
+    perform set_config(
+        'search_path',
+        coalesce(nullif(current_setting('fairq_install.path', true), ''), current_setting('search_path')), true
+    );
 end
 $fn$;

@@ -3,6 +3,11 @@
 -- Replaces current_tenant_id(), in one transaction; no migration does, so run it once, after the first migration.
 -- Compiled by ci/new_migration from migrations/schema/.
 
+do $fn$
+begin
+    perform pg_catalog.set_config('fairq_install.path', pg_catalog.current_setting('search_path'), true);
+end
+$fn$;
 set local search_path = pg_catalog, pg_temp;
 set local lock_timeout = '1s';
 
@@ -457,5 +462,10 @@ begin
             execute format('revoke %I from current_user', v_role);
         end if;
     end loop;
+    -- the tool that runs this may write its own tables in the same transaction
+    perform set_config(
+        'search_path',
+        coalesce(nullif(current_setting('fairq_install.path', true), ''), current_setting('search_path')), true
+    );
 end
 $fn$;

@@ -17,6 +17,7 @@ from fairq_schema._backend import Backend
 from fairq_schema._check import Given, report_on
 from fairq_schema._rename import rename
 from fairq_schema._roles import resolve
+from fairq_schema._tenant import PROVIDERS
 from fairq_schema.cli import main
 
 if TYPE_CHECKING:
@@ -251,6 +252,17 @@ def test_a_single_login_has_no_drift(empty_db: str, ask: Ask) -> None:
     assert fairq_schema.check(empty_db, make_roles=False).differences == ()
     ask("create policy mine on fairq.jobs using (true)")
     assert fairq_schema.check(empty_db).differences == ("policy fairq.jobs.mine is no part of version 1",)
+
+
+@pytest.mark.parametrize("make_roles", [True, False])
+@pytest.mark.parametrize("provider", PROVIDERS)
+def test_each_way_to_know_the_tenant_is_no_drift(empty_db: str, provider: str, make_roles: bool) -> None:
+    """
+    Whatever provider was chosen, with roles or without, the schema is what it should be.
+    """
+    fairq_schema.apply(empty_db, make_roles=make_roles)
+    fairq_schema.set_tenant_provider(empty_db, provider)
+    assert fairq_schema.check(empty_db).differences == ()
 
 
 def test_what_drifted_is_not_adopted(empty_db: str, ask: Ask) -> None:

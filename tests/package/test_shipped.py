@@ -15,7 +15,7 @@ import sqlparse
 from psycopg.conninfo import conninfo_to_dict
 
 import fairq_schema
-from fairq_schema import errors
+from fairq_schema import _files, errors
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -123,6 +123,19 @@ def test_an_installer_makes_its_own_roles(start_server: Callable[..., LocalServe
         assert powers() == []
         assert fairq_schema.rollback(dsn, to=0) != []
         assert powers() == []
+
+
+def test_the_search_path_is_given_back(empty_db: str) -> None:
+    """
+    A tool that records the migration in the same transaction finds its own tables: the path is what it was.
+    """
+    file = _files.load()[0]
+    with psycopg.connect(empty_db) as connection:
+        connection.execute("create table public.tools_own (id integer)")
+        for text in (file.forward, file.backward):
+            connection.execute(text.encode())
+            connection.execute("insert into tools_own values (1)")
+            assert connection.execute("show search_path").fetchone() == ('"$user", public',)
 
 
 def test_yoyo_applies_the_folder_and_shares_the_history(empty_db: str, ask: Callable[..., Any]) -> None:
