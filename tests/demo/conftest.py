@@ -7,22 +7,23 @@ So its tests run when 18 is among the servers asked for, and are deselected othe
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+
+import pytest
 
 from tests.support.fixtures import asked_servers
-
-if TYPE_CHECKING:
-    import pytest
 
 HERE = Path(__file__).parent
 THE_DEMOS = "18"
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave the demo's tests to the run that is on its server."""
+    """Mark the demo's tests, and leave them to the run that is on its server."""
+    elsewhere = [item for item in items if HERE in item.path.parents]
+    for item in elsewhere:
+        item.add_marker("demo")
     if THE_DEMOS in asked_servers(config):
         return
-    elsewhere = [item for item in items if HERE in item.path.parents]
     items[:] = [item for item in items if HERE not in item.path.parents]
     config.hook.pytest_deselected(items=elsewhere)
 
