@@ -176,7 +176,7 @@ begin
         begin
             create schema fairq authorization fairq_owner;
         exception when insufficient_privilege then
-            raise exception '% may not create the schema: %', current_user, sqlerrm
+            raise exception '% may not create a schema in database %', current_user, current_database()
                 using
                     errcode = '42501',
                     hint = format(
