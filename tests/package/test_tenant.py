@@ -173,6 +173,8 @@ def test_one_command_for_a_platform(
 ) -> None:
     """
     `fairq apply --tenant jwt --role ...` says what it will do, does it, and says what there was before.
+
+    check and doctor know those roles, too.
     """
     tenant, worker = make_role("fairq_test_authenticated"), make_role("fairq_test_service", "bypassrls")
     apply = ["apply", "--dsn", empty_db, "--role", f"tenant={tenant},worker={worker},producer={worker}"]
@@ -185,3 +187,8 @@ def test_one_command_for_a_platform(
     assert "nothing to apply\nthe tenant is known by jwt\n" in capsys.readouterr().out
     assert main(["check", "--dsn", empty_db]) == 0
     assert ask("select has_function_privilege(%s, 'fairq.current_tenant_id()', 'execute')", tenant)
+    assert main(["doctor", "--dsn", empty_db]) == 0
+    assert f"warning H2: {worker}: " in capsys.readouterr().out
+    ask(f"alter role {tenant} bypassrls")
+    assert main(["doctor", "--dsn", empty_db]) == 1
+    assert f"error H2: {tenant}: " in capsys.readouterr().out
