@@ -22,6 +22,7 @@ from benchmark import endurance, report, throughput
 from benchmark.errors import BenchError
 from benchmark.meters import counts_instructions
 from benchmark.peers import PEERS, known_queues
+from benchmark.profile import profile
 from benchmark.segments import SETTINGS, Bench
 from benchmark.sizes import SIZES
 from fairq_schema.demo.errors import DemoError
@@ -38,6 +39,7 @@ PICTURE = CHECKOUT / "docs" / "performance.png"
 # In the order of the targets; the numbers are those of the tables in the page.
 WORKLOADS: dict[str, Callable[[Bench], list[Row]]] = {
     "claim": throughput.claim,
+    "profile": profile,
     "enqueue": throughput.enqueue,
     "groups": endurance.groups,
     "depth": endurance.depth,

@@ -27,6 +27,7 @@ RATIOS = {
 }
 COLUMNS: dict[str, dict[str, str]] = {
     "claim": {"batch": "batch", "tenants": "tenants", "queue": "queue", **SPEED, **BUFFERS, "empty": "empty", **RATIOS},
+    "profile": {"step": "step", "at_1": "batch 1", "at_10": "batch 10", "at_100": "batch 100"},
     "enqueue": {"batch": "batch", "queue": "queue", **SPEED, "buffers": "buffers", **RATIOS},
     "groups": {
         "batch": "batch",

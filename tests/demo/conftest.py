@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+
+import pytest
 
 from tests.support.embedded import deselect_elsewhere, why_deselected
-
-if TYPE_CHECKING:
-    import pytest
 
 HERE = Path(__file__).parent
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave them to the run that is on that server."""
+    """Mark the demo's tests, and leave them to the run that is on its server."""
+    for item in items:
+        if HERE in item.path.parents:
+            item.add_marker("demo")
     deselect_elsewhere(HERE, config, items)
 
 

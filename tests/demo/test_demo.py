@@ -116,8 +116,8 @@ def test_a_scheduler_that_forgets_the_weights_is_found_out() -> None:
                 "select pg_get_functiondef(p.oid) from pg_proc as p"
                 " where p.pronamespace = 'fairq'::regnamespace and p.proname = '_charge'"
             ).fetchone() or [""]
-            assert "f.vtime + s.charge" in text
-            connection.execute(text.replace("f.vtime + s.charge", "f.vtime + s.took * 2520000"))
+            assert "(s.flow).vtime + s.charge" in text
+            connection.execute(text.replace("(s.flow).vtime + s.charge", "(s.flow).vtime + s.took * 2520000"))
 
         # on a slow machine too few jobs start in two seconds to tell
         done = run_in(dsn, "--seconds", "6")

@@ -326,6 +326,18 @@ MUTANTS: list[tuple[Callable[[Database], None], Edit | Both]] = [
             "head_id",
         )
     ),
+    # the heads after a pick: news of less urgent jobs are forgotten; the next job is not looked for
+    (
+        traces,
+        both(
+            Edit("_charge", "(s.flow).head_at[4]", "f.head_at[4]"),
+            Edit("_charge", "(s.flow).head_id[4]", "f.head_id[4]"),
+        ),
+    ),
+    (
+        scenario("01_equal_weights_alternate"),
+        Edit("_pick_one", "is not null\n        limit 2", "is not null\n        limit 1"),
+    ),
     # flows in memory: not read; read whatever holds them up; of all tenants; once more when they have been written
     (scenario("01_equal_weights_alternate"), Edit("_pick_one", "if (v_touched.flow).eligible and (", "if false and (")),
     (

@@ -45,7 +45,7 @@ MUTANTS: dict[str, tuple[Callable[[Database], None], tuple[Callable[..., None], 
         (locks.check_claims_take_turns,),
     ),
     "the queue's lock is waited for in one go": (
-        Edit("_wait_for_queue", "least(50, ", "least(20000, "),
+        Edit("_wait_for_queue", "least(400, ", "least(20000, "),
         (locks.check_a_claim_rolled_back_to_a_savepoint_frees_the_queue,),
     ),
     "who is cancelled while it waits for the queue goes on waiting": (

@@ -27,6 +27,7 @@ def pytest_configure(config: pytest.Config) -> None:
     """The project's own marks."""
     config.addinivalue_line("markers", "short: also run in the short pass on the versions between")
     config.addinivalue_line("markers", "slow: left out of the quick run")
+    config.addinivalue_line("markers", "demo: the tests of tests/demo, which have a server of their own")
     config.addinivalue_line("markers", "once: the same on every server, and left out of runs on further versions")
 
 

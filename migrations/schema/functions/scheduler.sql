@@ -45,8 +45,9 @@ as $fn$
 --
 -- A holder that rolls back to a savepoint has let go of the lock, but who waits for it waits for the whole transaction,
 -- and whoever comes next waits behind: also that holder, when it claims again, and that is a deadlock. So nobody waits
--- longer than half of the shortest sensible deadlock_timeout before looking again; a lock that is let go of wakes its
--- waiter at once.
+-- longer than a part of the usual deadlock_timeout before looking again, and who is told of a deadlock looks
+-- again, too. Not much shorter: who looks again has lost its place in line. A lock that is let go of wakes its waiter at
+-- once.
 --
 -- To lock a row for which somebody waits already is to wait twice, for a place in line and for the holder; of a timeout
 -- that strikes between the two PostgreSQL says 57014, that the user cancelled. One that comes when the timeout is due
@@ -54,7 +55,7 @@ as $fn$
 declare
     v_timeout  text := current_setting('lock_timeout');
     v_from     timestamptz := clock_timestamp();
-    v_slice    integer := greatest(1, least(50, ceil(extract(epoch from p_until - v_from) * 1000)));
+    v_slice    integer := greatest(1, least(400, ceil(extract(epoch from p_until - v_from) * 1000)));
 begin
     perform set_config('lock_timeout', v_slice || 'ms', true);
     insert into fairq.schedulers (queue) values (p_queue) on conflict (queue) do nothing;
@@ -65,7 +66,7 @@ begin
     end if;
     perform set_config('lock_timeout', v_timeout, true);
     return true;
-exception when lock_not_available or query_canceled then
+exception when lock_not_available or deadlock_detected or query_canceled then
     -- what was set here is undone with the rest of the block
     if sqlstate = '57014' and clock_timestamp() < v_from + make_interval(secs => v_slice / 1000.0) then
         raise;
