@@ -13,6 +13,7 @@ import pytest
 
 import fairq_schema
 from fairq_schema import _files, errors
+from fairq_schema._backend import Backend
 from fairq_schema._rename import rename
 from fairq_schema._roles import resolve
 from fairq_schema._tenant import PROVIDERS
@@ -115,6 +116,20 @@ def test_the_role_of_a_lent_connection_stays(empty_db: str, make_role: MakeRole)
         fairq_schema.apply(connection)
         fairq_schema.set_tenant_provider(connection, "jwt")
         assert connection.execute("select current_user").fetchone() == (installer,)
+
+
+def test_a_choice_takes_its_turn(empty_db: str) -> None:
+    """
+    While another process migrates, it is waited for, and named once there is no more time.
+    """
+    fairq_schema.apply(empty_db)
+    with psycopg.connect(empty_db, autocommit=True) as other:
+        migrating = Backend(other, "fairq")
+        with migrating.turn():
+            assert migrating.try_lock()
+            with pytest.raises(errors.BusyError, match=f"in server process {other.info.backend_pid}"):
+                fairq_schema.set_tenant_provider(empty_db, "jwt", lock_wait=0)
+        assert fairq_schema.set_tenant_provider(empty_db, "jwt", lock_wait=0) == "setting"
 
 
 def test_a_provider_of_another_tool_is_adopted(empty_db: str, ask: Ask) -> None:
