@@ -3302,11 +3302,14 @@ declare
     v_slice    integer := greatest(1, least(400, ceil(extract(epoch from p_until - v_from) * 1000)));
 begin
     perform set_config('lock_timeout', v_slice || 'ms', true);
-    insert into fairq.schedulers (queue) values (p_queue) on conflict (queue) do nothing;
     perform from fairq.schedulers as s where s.queue = p_queue for update;
     if not found then
-        -- a lock that is not taken and says nothing is the worst of all
-        raise exception 'the lock of queue % could not be taken', p_queue using errcode = '55000';
+        insert into fairq.schedulers (queue) values (p_queue) on conflict (queue) do nothing;
+        perform from fairq.schedulers as s where s.queue = p_queue for update;
+        if not found then
+            -- a lock that is not taken and says nothing is the worst of all
+            raise exception 'the lock of queue % could not be taken', p_queue using errcode = '55000';
+        end if;
     end if;
     perform set_config('lock_timeout', v_timeout, true);
     return true;
