@@ -290,14 +290,14 @@ create type fairq.ending as (
     extra    fairq.amount,
     refund   fairq.amount
 );
-comment on type fairq.ending is 'Attempts of a tenant that ended, as in settlements. Internal.';
+comment on type fairq.ending is 'Attempts of a tenant that ended, as in settlements. epoch: the flow''s lift epoch at their start. ended: how many; none when a lease was renewed. measured: how many of them tell how long such attempts take; elapsed: the milliseconds those took. extra: milliseconds used beyond what was prepaid; refund: prepaid and not used. Internal.';
 
 create type fairq.moved as (
     news    fairq.news[],
     endings fairq.ending[],
     floor   timestamptz
 );
-comment on type fairq.moved is 'What a look, promote or expire found or did inside a claim: the news of it, and the time before which the next one need not ask. Internal.';
+comment on type fairq.moved is 'What a look, promote, expire or the token buckets found or did inside a claim: the news of it, and the time before which the next one need not ask. Internal.';
 
 create type fairq.place as (
     vtime  bigint,
@@ -788,7 +788,7 @@ comment on column fairq.ticks.system_identifier is 'The cluster it was written o
 comment on column fairq.ticks.seen is 'What the look had seen: the next one reads what this snapshot had not.';
 comment on column fairq.ticks.own_xid is 'The transaction of the look, whose own changes it left to the next.';
 comment on column fairq.ticks.virtual_time is 'Virtual time of the queue at the look; never falls.';
-comment on column fairq.ticks.pick_floor is 'No eligible flow has a lower place in the pick order.';
+comment on column fairq.ticks.pick_floor is 'The place of the first eligible flow, as the tick left it; beyond every place when there was none.';
 comment on column fairq.ticks.promote_floor is 'No scheduled job that the look has seen is due before.';
 comment on column fairq.ticks.expire_floor is 'No lease expires before.';
 comment on column fairq.ticks.token_floor is 'No limited flow gets its next token before.';
@@ -818,6 +818,30 @@ comment on column fairq.settlements.queue is 'The queue.';
 comment on column fairq.settlements.ended_xid is 'The transaction that says so.';
 comment on column fairq.settlements.endings is 'Who ended how many, and what they cost beyond what was prepaid: one row for all that end in a call, however many tenants they are of.';
 
+-- who may do what, beyond the right to call a function
+
+create table fairq.access_grants (
+    role_name text not null,
+    verb      text not null,
+    queue     text collate "C" not null default '*',
+    tenant    text collate "C" not null default '*',
+    constraint access_grants_pkey primary key (role_name, verb, queue, tenant),
+    constraint access_grants_verb_known check (verb in ('claim', 'enqueue', 'cancel'))
+);
+alter table fairq.access_grants enable row level security;
+alter table fairq.access_grants force row level security;
+
+comment on table fairq.access_grants is 'Which queues and tenants a role may claim from, enqueue for and whose jobs it may manage. Without a row: none.';
+comment on column fairq.access_grants.role_name is 'A role; it counts for every login that has it.';
+comment on column fairq.access_grants.verb is 'claim, enqueue or cancel. The last is the right to manage a job: cancel, reschedule, retry and explain it.';
+comment on column fairq.access_grants.queue is 'The queue; * for all.';
+comment on column fairq.access_grants.tenant is 'The tenant; * for all; @own for current_tenant_id().';
+
+create sequence fairq.dispatch_seq;
+comment on sequence fairq.dispatch_seq is 'Numbers dispatches in the order of their queue''s lock; one value for each pass of a claim.';
+
+-- what the steps of a claim hand to each other; not in types.sql, since they hold rows of the tables above
+
 create type fairq.tenant_news as (
     tenant    text,
     arrived   boolean,
@@ -845,18 +869,7 @@ create type fairq.caught_up as (
     tick    fairq.ticks,
     touched fairq.touched[]
 );
-comment on type fairq.caught_up is 'The scheduler''s memory after a look. Internal.';
-
-create type fairq.flow_at as (
-    row_id     tid,
-    is_touched boolean,
-    tenant     text collate "C",
-    vtime      bigint,
-    charge     bigint,
-    served     bigint,
-    flow       fairq.flows
-);
-comment on type fairq.flow_at is 'A flow in pick order, and where its row is. Internal.';
+comment on type fairq.caught_up is 'The scheduler''s memory once it is up to date, and the flows that have changed by it, still to be written. Internal.';
 
 create type fairq.spent as (
     row_id        tid,
@@ -879,28 +892,6 @@ create type fairq.picked as (
 );
 comment on type fairq.picked is 'What a pass chose. Not open: no flow is eligible. Internal.';
 
--- who may do what, beyond the right to call a function
-
-create table fairq.access_grants (
-    role_name text not null,
-    verb      text not null,
-    queue     text collate "C" not null default '*',
-    tenant    text collate "C" not null default '*',
-    constraint access_grants_pkey primary key (role_name, verb, queue, tenant),
-    constraint access_grants_verb_known check (verb in ('claim', 'enqueue', 'cancel'))
-);
-alter table fairq.access_grants enable row level security;
-alter table fairq.access_grants force row level security;
-
-comment on table fairq.access_grants is 'Which queues and tenants a role may claim from, enqueue for and whose jobs it may manage. Without a row: none.';
-comment on column fairq.access_grants.role_name is 'A role; it counts for every login that has it.';
-comment on column fairq.access_grants.verb is 'claim, enqueue or cancel. The last is the right to manage a job: cancel, reschedule, retry and explain it.';
-comment on column fairq.access_grants.queue is 'The queue; * for all.';
-comment on column fairq.access_grants.tenant is 'The tenant; * for all; @own for current_tenant_id().';
-
-create sequence fairq.dispatch_seq;
-comment on sequence fairq.dispatch_seq is 'Numbers dispatches in the order of their queue''s lock; one value for each pass of a claim.';
-
 --
 -- schema/indexes.sql
 --
@@ -915,7 +906,7 @@ comment on sequence fairq.dispatch_seq is 'Numbers dispatches in the order of th
 create index jobs_claim_idx
     on fairq.jobs (queue, tenant, priority, run_at, job_id)
     where state = 'queued';
-comment on index fairq.jobs_claim_idx is 'Ridden by _pick, purge_tenant, queue_stats, tenant_stats and explain_wait: a tenant''s queued jobs in their order.';
+comment on index fairq.jobs_claim_idx is 'Ridden by _pick, _pick_one, purge_tenant, queue_stats, tenant_stats and explain_wait: a tenant''s queued jobs in their order.';
 
 -- the scheduler's look: what changed since the last one
 create index jobs_look_idx on fairq.jobs (queue, changed_xid);
@@ -958,12 +949,12 @@ comment on index fairq.tenants_look_idx is 'Ridden by _look: tenants'' rows by t
 -- a flow by its key, newest version first: under a held snapshot the dead versions are never walked.
 -- Tenant first: what reads a queue's flows in pick order must have no second index to be tempted by.
 create index flows_key_idx on fairq.flows (tenant, queue, stamp desc);
-comment on index fairq.flows_key_idx is 'Ridden by _open_flows, _apply, _first_flows, _foreseen and tenant_stats: a tenant''s flow, newest version first.';
+comment on index fairq.flows_key_idx is 'Ridden by _open_flows, _by_tenant, _pick (for tenants that are named), _foreseen and tenant_stats: a tenant''s flow, newest version first.';
 
 -- the pick order. The whole tie-break is in the index, so that a limit cuts between equals by the rule and not by luck;
 -- and eligible is a column of it rather than its condition, so that it also ends in the greatest vtime of the queue.
 create index flows_pick_idx on fairq.flows (queue, eligible, vtime, charge, served, tenant);
-comment on index fairq.flows_pick_idx is 'Ridden by _first_flows, _virtual_time and _pick_floor, and by queue_stats, tenant_stats and explain_wait: flows in pick order.';
+comment on index fairq.flows_pick_idx is 'Ridden by _pick, _pick_one, _pick_floor, _virtual_time and prune, and by queue_stats, tenant_stats and explain_wait: flows in pick order.';
 
 -- flows that are out of tokens, by the time the next one comes
 create index flows_token_idx on fairq.flows (queue, token_due_at) where limited;
@@ -1275,8 +1266,7 @@ grant usage on type
     fairq.jobs, fairq.leases, fairq.job_keys, fairq.queues, fairq.tenants, fairq.flows, fairq.ticks, fairq.all_jobs,
     fairq.enqueued_job, fairq.enqueue_outcome, fairq.claimed_job, fairq.job_outcome,
     fairq.queue_stat, fairq.tenant_stat, fairq.wait_reason, fairq.new_job, fairq.news, fairq.amount, fairq.ending,
-    fairq.tenant_news, fairq.moved, fairq.place, fairq.pick, fairq.flow_at, fairq.touched, fairq.caught_up,
-    fairq.spent, fairq.picked
+    fairq.tenant_news, fairq.moved, fairq.place, fairq.pick, fairq.touched, fairq.caught_up, fairq.spent, fairq.picked
 to fairq_api;
 
 -- the functions: never a change of tenant, payload or id; never a change of the log; delete only where a job moves on
@@ -1638,6 +1628,7 @@ set local role fairq_api;
 --
 -- shared: what several rooms use
 --
+-- A check returns true or raises: so it can be assigned, which costs less than to perform it.
 
 create or replace function fairq._refuse(p_name text, p_value text, p_rule text)
     returns void
@@ -1846,19 +1837,6 @@ end
 $fn$;
 comment on function fairq._newest_tick(text) is 'What the scheduler wrote down last. Internal.';
 revoke all on function fairq._newest_tick(text) from public;
-
-create or replace function fairq._token_hash(p_token uuid)
-    returns bytea
-    language plpgsql
-    immutable
-    set search_path = pg_catalog, pg_temp
-as $fn$
-begin
-    return sha256(uuid_send(p_token));
-end
-$fn$;
-comment on function fairq._token_hash(uuid) is 'How the last token of an ended job is remembered. Internal.';
-revoke all on function fairq._token_hash(uuid) from public;
 
 create or replace function fairq._log(
     p_lease fairq.leases, p_event text, p_now timestamptz, p_details jsonb default '{}'
@@ -2556,7 +2534,7 @@ grant execute on function fairq.set_queue(
 --
 -- A producer writes rows of its own and no shared one: only two producers of one key wait for each other.
 
-create or replace function fairq._is_good(p_job fairq.new_job, p_settings fairq.queues)
+create or replace function fairq._is_plain(p_job fairq.new_job, p_settings fairq.queues)
     returns boolean
     language plpgsql
     immutable
@@ -2578,8 +2556,8 @@ begin
     );
 end
 $fn$;
-comment on function fairq._is_good(fairq.new_job, fairq.queues) is 'Whether a plain job has nothing wrong with it. Internal.';
-revoke all on function fairq._is_good(fairq.new_job, fairq.queues) from public;
+comment on function fairq._is_plain(fairq.new_job, fairq.queues) is 'Whether a job has no key and no date, and nothing wrong with it. Internal.';
+revoke all on function fairq._is_plain(fairq.new_job, fairq.queues) from public;
 
 create or replace function fairq._check_job(p_job fairq.new_job, p_settings fairq.queues)
     returns fairq.new_job
@@ -2590,7 +2568,7 @@ as $fn$
 --
 -- Raises: 22023 for the first argument that is out of its range; 54000 for a payload over the queue's limit.
 begin
-    if fairq._is_good(p_job, p_settings) then
+    if fairq._is_plain(p_job, p_settings) then
         p_job.max_attempts := coalesce(p_job.max_attempts, p_settings.max_attempts);
         return p_job;
     end if;
@@ -2939,10 +2917,11 @@ as $fn$
 declare
     v_jobs     fairq.new_job[] := fairq._check_jobs(fairq._read_jobs(p_jobs));
     v_outcomes fairq.enqueue_outcome[] := fairq._draw_ids(v_jobs);
-    -- assigned, not performed: an expression costs less than a statement
-    v_is_done  boolean := fairq._insert_jobs(v_jobs, v_outcomes);
+    v_is_done  boolean;
     v_queue    text;
 begin
+    -- assigned, not performed: an expression costs less than a statement
+    v_is_done := fairq._insert_jobs(v_jobs, v_outcomes);
     for v_queue in select distinct u.queue from unnest(v_jobs) as u loop
         if (fairq._queue_settings(v_queue)).notify and exists (
             select from unnest(v_jobs) as u where u.queue = v_queue and fairq._is_due(u.run_at, u.delay)
@@ -3313,11 +3292,14 @@ declare
     v_slice    integer := greatest(1, least(400, ceil(extract(epoch from p_until - v_from) * 1000)));
 begin
     perform set_config('lock_timeout', v_slice || 'ms', true);
-    insert into fairq.schedulers (queue) values (p_queue) on conflict (queue) do nothing;
     perform from fairq.schedulers as s where s.queue = p_queue for update;
     if not found then
-        -- a lock that is not taken and says nothing is the worst of all
-        raise exception 'the lock of queue % could not be taken', p_queue using errcode = '55000';
+        insert into fairq.schedulers (queue) values (p_queue) on conflict (queue) do nothing;
+        perform from fairq.schedulers as s where s.queue = p_queue for update;
+        if not found then
+            -- a lock that is not taken and says nothing is the worst of all
+            raise exception 'the lock of queue % could not be taken', p_queue using errcode = '55000';
+        end if;
     end if;
     perform set_config('lock_timeout', v_timeout, true);
     return true;
@@ -3353,7 +3335,7 @@ declare
     v_until    timestamptz;
 begin
     loop
-        -- outside the block below, which is a subtransaction: pg_locks knows a holder by its transaction only
+        -- not in _wait_for_queue(), whose block is a subtransaction: pg_locks knows a holder by its transaction only
         perform from fairq.schedulers as s where s.queue = p_queue for update skip locked;
         if found then
             return true;
@@ -3394,6 +3376,7 @@ begin
     select c.system_identifier into v_system from pg_control_system() as c;
     if v_tick.system_identifier is distinct from v_system then
         v_tick := fairq._rebuild(p_queue, v_tick, p_settings, p_now);
+        v_tick.pick_floor := fairq._pick_floor(v_tick);
         v_tick.system_identifier := v_system;
     end if;
     v_tick.boot_at := v_boot;
@@ -3437,7 +3420,7 @@ begin
 
     return row(
         p_queue, coalesce(p_tick.tick_id, 0), p_now, null, null, '1:1:'::pg_snapshot, '1'::xid8,
-        coalesce(p_tick.virtual_time, 0), row(0, 0, 0, '')::fairq.place, '-infinity'::timestamptz,
+        coalesce(p_tick.virtual_time, 0), row(-9223372036854775808, 0, 0, '')::fairq.place, '-infinity'::timestamptz,
         '-infinity'::timestamptz, '-infinity'::timestamptz, false, coalesce(p_tick.charge, p_settings.charge),
         (select count(*) from fairq.leases as l where l.queue = p_queue), coalesce(p_tick.backlogged, 0),
         coalesce(p_tick.milliweight, 0), coalesce(p_tick.activations, 0), p_tick.mean, p_settings.burst, p_now
@@ -3447,6 +3430,55 @@ $fn$;
 comment on function fairq._rebuild(text, fairq.ticks, fairq.queues, timestamptz) is 'Starts the scheduler''s memory of a queue afresh. Internal.';
 revoke all on function fairq._rebuild(text, fairq.ticks, fairq.queues, timestamptz) from public;
 
+create or replace function fairq._news_since(
+    p_tick fairq.ticks, p_snap pg_snapshot, p_own xid8, p_from xid8[], p_to xid8[]
+)
+    returns fairq.moved
+    language plpgsql
+    set search_path = pg_catalog, pg_temp
+as $fn$
+-- The jobs and wishes of a look, which has found that there are some. Places are lower bounds: the least time and the
+-- least id of the jobs of one tenant and priority.
+--
+-- Index:  jobs_look_idx, tenants_look_idx: a probe for each range of transactions.
+declare
+    v_moved fairq.moved;
+begin
+    with job as (
+        select j.tenant, j.state, j.priority, min(j.run_at) as run_at, min(j.job_id) as job_id
+        from unnest(p_from, p_to) as u(a, z)
+        cross join lateral (
+            select jj.tenant, jj.state, jj.priority, jj.run_at, jj.job_id, jj.changed_xid from fairq.jobs as jj
+            where jj.queue = p_tick.queue and jj.changed_xid >= u.a and jj.changed_xid <= u.z
+            offset 0
+        ) as j
+        where pg_visible_in_snapshot(j.changed_xid, p_snap) and j.changed_xid <> p_own
+        group by j.tenant, j.state, j.priority
+    ), wish as (
+        select t.tenant
+        from unnest(p_from, p_to) as u(a, z)
+        cross join lateral (
+            select tt.tenant, tt.changed_xid from fairq.tenants as tt
+            where tt.queue = p_tick.queue and tt.changed_xid >= u.a and tt.changed_xid <= u.z
+            offset 0
+        ) as t
+        where pg_visible_in_snapshot(t.changed_xid, p_snap) and t.changed_xid <> p_own
+    ), news as (
+        select j.* from job as j
+        union all
+        select w.tenant, 'wish', null, null, null from wish as w
+    )
+    select
+        array_agg(row(n.tenant, n.state, n.priority, n.run_at, n.job_id)::fairq.news),
+        min(n.run_at) filter (where n.state = 'scheduled')
+    into v_moved.news, v_moved.floor
+    from news as n;
+    return v_moved;
+end
+$fn$;
+comment on function fairq._news_since(fairq.ticks, pg_snapshot, xid8, xid8[], xid8[]) is 'The jobs and wishes the scheduler has not heard of yet. Internal.';
+revoke all on function fairq._news_since(fairq.ticks, pg_snapshot, xid8, xid8[], xid8[]) from public;
+
 create or replace function fairq._look(p_tick fairq.ticks, p_snap pg_snapshot, p_own xid8)
     returns fairq.moved
     language plpgsql
@@ -3455,8 +3487,7 @@ as $fn$
 -- What was committed since the last tick, each change exactly once: what its snapshot had not seen and p_snap has.
 --
 -- A transaction's own changes are in neither list of its own snapshot, so they are left to the next look, which knows
--- the tick's own_xid. Ended attempts are deleted as they are read: that alone makes them read once. Places are lower
--- bounds: the least time and the least id of the jobs of one tenant and priority.
+-- the tick's own_xid. Ended attempts are deleted as they are read: that alone makes them read once.
 -- Index:  jobs_look_idx, settlements_look_idx, tenants_look_idx: a probe for each range of transactions.
 declare
     v_since xid8 := pg_snapshot_xmax(p_tick.seen);
@@ -3488,35 +3519,7 @@ begin
         where t.queue = p_tick.queue and t.changed_xid >= u.a and t.changed_xid <= u.z offset 0
     );
     if found then
-        with job as (
-            select j.tenant, j.state, j.priority, min(j.run_at) as run_at, min(j.job_id) as job_id
-            from unnest(v_from, v_to) as u(a, z)
-            cross join lateral (
-                select jj.tenant, jj.state, jj.priority, jj.run_at, jj.job_id, jj.changed_xid from fairq.jobs as jj
-                where jj.queue = p_tick.queue and jj.changed_xid >= u.a and jj.changed_xid <= u.z
-                offset 0
-            ) as j
-            where pg_visible_in_snapshot(j.changed_xid, p_snap) and j.changed_xid <> p_own
-            group by j.tenant, j.state, j.priority
-        ), wish as (
-            select t.tenant
-            from unnest(v_from, v_to) as u(a, z)
-            cross join lateral (
-                select tt.tenant, tt.changed_xid from fairq.tenants as tt
-                where tt.queue = p_tick.queue and tt.changed_xid >= u.a and tt.changed_xid <= u.z
-                offset 0
-            ) as t
-            where pg_visible_in_snapshot(t.changed_xid, p_snap) and t.changed_xid <> p_own
-        ), news as (
-            select j.* from job as j
-            union all
-            select w.tenant, 'wish', null, null, null from wish as w
-        )
-        select
-            array_agg(row(n.tenant, n.state, n.priority, n.run_at, n.job_id)::fairq.news),
-            min(n.run_at) filter (where n.state = 'scheduled')
-        into v_moved.news, v_moved.floor
-        from news as n;
+        v_moved := fairq._news_since(p_tick, p_snap, p_own, v_from, v_to);
     end if;
 
     with ended as (
@@ -3530,7 +3533,7 @@ begin
         where s.ctid = e.row_id
         returning s.endings
     )
-    select array_agg(e) into v_moved.endings from ended as s cross join lateral unnest(s.endings) as e;
+    select array_agg(e) into v_moved.endings from ended as d cross join lateral unnest(d.endings) as e;
     return v_moved;
 end
 $fn$;
@@ -3543,10 +3546,11 @@ create or replace function fairq._virtual_time(p_tick fairq.ticks, p_without tex
     stable
     set search_path = pg_catalog, pg_temp
 as $fn$
--- The least vtime of an eligible flow; when there is none, the greatest ever charged. Never below an earlier one:
--- a flow that comes back one job behind it (R11) must not let newcomers in at its level.
+-- The least vtime of an eligible flow, which the tick's pick floor tells: it must be exact, not only a bound. When
+-- there is none, the greatest ever charged. Never below an earlier one: a flow that comes back one job behind it (R11)
+-- must not let newcomers in at its level.
 --
--- Index:  flows_pick_idx, both ends.
+-- Index:  flows_pick_idx, the end that is not eligible; the other by _pick_floor().
 declare
     v_first fairq.place := p_tick.pick_floor;
 begin
@@ -3659,8 +3663,7 @@ create or replace function fairq._spread(p_tick fairq.ticks, p_weight double pre
 as $fn$
 -- R3: how far above the virtual time an entrant starts when many tenants are backlogged and some weigh more than it
 -- does: else a crowd that enters together is served whole before a heavy tenant's next job. A share of its charge, or
---       of
--- one round of all, drawn without chance: the golden ratio times its number.
+-- of one round of all, drawn without chance: the golden ratio times its number.
 --
 -- Index:  tenants_weight_idx; tenants_pkey.
 declare
@@ -3774,8 +3777,7 @@ create or replace function fairq._refilled(
     immutable
     set search_path = pg_catalog, pg_temp
 as $fn$
--- R10: the flow with the tokens that are in its bucket now, which had been as in p_was. A rate that is new finds it
---      full.
+-- R10: the flow with the tokens that are in its bucket now, which had been as in p_was. A new rate finds it full.
 declare
     v_tokens double precision;
 begin
@@ -3856,7 +3858,7 @@ as $fn$
 -- always counts; then what operators want is in force; then:
 -- R2:     a flow that becomes backlogged starts no lower than the virtual time (R3: or a little above). Debt is kept.
 -- R11:    one that was held up (cap, pause, rate) and no longer is starts at most one job below it.
--- Long:   the rules side by side. Few and plain expressions: each costs most when a transaction first comes to it.
+-- Long:   the rules side by side. Few and plain expressions: the first use of each in a transaction is what costs.
 -- Locks:  the queue's lock is held.
 declare
     v_all     fairq.tenant_news[] := fairq._by_tenant(p_tick.queue, p_news, p_endings);
@@ -3886,12 +3888,12 @@ begin
     end if;
 
     foreach v_new in array v_all loop
+        p_tick.running := p_tick.running - coalesce(v_new.ended, 0);
         continue when v_new.row_id is null;
 
         v_was := v_new.flow;
         v_flow := v_was;
         if v_new.ended is not null then
-            p_tick.running := p_tick.running - v_new.ended;
             v_flow.running := v_flow.running - v_new.ended;
             v_flow.vtime := case
                 when v_new.extra = 0 and coalesce(v_new.refund, 0) = 0 then v_flow.vtime
@@ -3967,10 +3969,11 @@ as $fn$
 --         empty, so the flows not read bound it too.
 -- room:   what a flow may start, by its cap and its tokens.
 -- step:   what a job adds to its vtime: a claim prepays no more than its lease.
--- depth:  how many of its jobs are read: those with start tags up to the level that what is wanted would come to, were
---         there no end to any flow's jobs, and two more. Where there may be more flows than were read, no deeper than
---         the start tag of the last of them.
--- Long:   one statement, from the flows to the jobs in turn: between two, what a job or a flow is could change.
+-- depth:  how many of its jobs are read: those whose start tags are below the level at which all that is wanted would
+--         be taken if no flow ran out of jobs, and two more. It is a guess: too low costs a pass. Where there may be
+--         more flows than were read, no deeper than the start tag of the last of them.
+-- Long:   one statement, from the flows to the jobs in turn: between two, what a job or a flow is could change. Split
+--         into functions it was started three times.
 -- Index:  flows_pick_idx from the floor, or flows_key_idx for the tenants named; jobs_claim_idx from each flow's heads;
 --         leases_pkey.
 declare
@@ -4148,6 +4151,7 @@ as $fn$
 -- What _pick chooses when one job is wanted, of all tenants: the first flow's first job, or that the flow is empty.
 -- Most claims are this one, and need none of the rest.
 --
+-- Long:   two probes in plain statements; a function for each would cost as much as the probe.
 -- Index:  flows_pick_idx from the floor; jobs_claim_idx from the flow's heads; leases_pkey.
 declare
     v_tenants text[] := '{}';
@@ -4255,7 +4259,9 @@ declare
 begin
     select array_agg(
         row(
-            j.job_id, p_queue, j.tenant, j.task, j.payload, j.priority, j.attempts + 1, j.max_attempts,
+            j.job_id, p_queue, j.tenant, j.task,
+            -- a great one is fetched when it is sent: a thousand of them do not fit into one array
+            case when pg_column_size(j.payload) < 2000 then j.payload end, j.priority, j.attempts + 1, j.max_attempts,
             gen_random_uuid(), p_now + p_lease, j.run_at, j.created_at
         )::fairq.claimed_job order by p.turn
     )
@@ -4420,7 +4426,7 @@ begin
     return p_tick;
 end
 $fn$;
-comment on function fairq._charge(fairq.ticks, fairq.touched[], fairq.spent[], bigint, timestamptz) is 'Charges the flows of a pass. Internal.';
+comment on function fairq._charge(fairq.ticks, fairq.touched[], fairq.spent[], bigint, timestamptz) is 'Charges the flows of a pass, and writes those the news have changed. Internal.';
 revoke all on function fairq._charge(fairq.ticks, fairq.touched[], fairq.spent[], bigint, timestamptz) from public;
 
 create or replace function fairq._pick_floor(p_tick fairq.ticks, p_without text[] default '{}')
@@ -4484,9 +4490,11 @@ declare
 begin
     select
         array_agg(row(d.tenant, 'token', null, null, null)::fairq.news) filter (where d.token_due_at <= p_now),
-        case when count(*) < p_limit then coalesce(
-            min(d.token_due_at) filter (where d.token_due_at > p_now), p_now + interval '1 second'
-        ) else max(d.token_due_at) end
+        -- what is due within the second holds the floor, also when there was more than could be read
+        coalesce(
+            min(d.token_due_at) filter (where d.token_due_at > p_now),
+            case when count(*) < p_limit then p_now + interval '1 second' else max(d.token_due_at) end
+        )
     into v_moved.news, v_moved.floor
     from (
         select f.tenant, f.token_due_at from fairq.flows as f
@@ -4733,6 +4741,8 @@ declare
     v_touched fairq.touched;
     v_written fairq.touched[] := '{}';
 begin
+    -- exact again: the passes have moved flows since it was taken
+    p_tick.pick_floor := fairq._pick_floor(p_tick);
     p_tick.virtual_time := fairq._virtual_time(p_tick, p_stuck);
     v_caught := fairq._apply(p_tick, fairq._news_of(p_skip), '{}', p_settings.charge, p_now);
     foreach v_touched in array v_caught.touched loop
@@ -4765,8 +4775,7 @@ as $fn$
 -- Locks:  the queue's lock, to the end of the transaction; everything else is skipped if held.
 declare
     v_now      timestamptz;
-    -- assigned, not performed: an expression costs less than a statement
-    v_is_done  boolean := fairq._lock_queue(p_queue);
+    v_is_done  boolean;
     v_settings fairq.queues;
     v_snap     pg_snapshot;
     v_own      xid8;
@@ -4784,6 +4793,8 @@ declare
     v_want     integer;
     v_wide     integer := 0;
 begin
+    -- assigned, not performed: an expression costs less than a statement
+    v_is_done := fairq._lock_queue(p_queue);
     v_now := coalesce(p_now, clock_timestamp());
     v_settings := fairq._queue_settings(p_queue);
     p_lease := coalesce(p_lease, v_settings.default_lease);
@@ -4915,7 +4926,8 @@ as $fn$
 --
 -- Fair:   between tenants by weight, within a tenant by priority, run_at, job_id; see functions/scheduler.sql.
 -- Locks:  the queue's lock, to the end of the transaction: claim in a transaction of its own.
--- Raises: 22023 for a bad argument; 0A000 above READ COMMITTED; 55P03 when the queue's lock was not free in time.
+-- Raises: 22023 for a bad argument; 42501 for who may claim for its own tenant alone, and has none; 0A000 above READ
+--         COMMITTED; 55P03 when the queue's lock was not free in time.
 declare
     -- assigned, not performed: an expression costs less than a statement
     v_is_good  boolean := fairq._check_name('p_queue', p_queue, 200) and fairq._check_name('p_owner', p_owner, 200)
@@ -4923,6 +4935,7 @@ declare
     v_settings fairq.queues;
     v_caller   text := fairq._caller();
     v_tenants  text[];
+    v_claimed  fairq.claimed_job[];
 begin
     if p_lease is not null then
         v_settings := fairq._queue_settings(p_queue);
@@ -4949,8 +4962,14 @@ begin
         perform set_config('synchronous_commit', 'off', true);
     end if;
     v_is_good := fairq._limit_idle_transaction();
+    -- a statement of its own: the snapshot of one that calls it is older than the lock
+    v_claimed := fairq._dispatch(p_queue, p_owner, v_caller, p_limit, p_lease, v_tenants);
     return query
-    select c.* from unnest(fairq._dispatch(p_queue, p_owner, v_caller, p_limit, p_lease, v_tenants)) as c;
+    select
+        c.job_id, c.queue, c.tenant, c.task,
+        coalesce(c.payload, (select j.payload from fairq.jobs as j where j.job_id = c.job_id)), c.priority, c.attempt,
+        c.max_attempts, c.lease_token, c.lease_expires_at, c.run_at, c.created_at
+    from unnest(v_claimed) as c;
 end
 $fn$;
 comment on function fairq.claim_jobs(text, text, integer, interval, text, boolean) is 'queued -> running: leases up to p_limit jobs of a queue to p_owner for p_lease, in fair order; p_tenant restricts it to one tenant. p_async_commit is the caller''s word that its transaction does nothing else: its commit does not wait for the disk, and a server crash may return the job to the queue as if it had not been claimed.';
@@ -5102,8 +5121,9 @@ as $fn$
 -- running -> succeeded: returns the places in the arrays of those that succeeded by it.
 --
 -- The leases are taken away in the order of the jobs' ids. A lease judged by a clock read before a wait for its row
--- would live too long: so the clock is read again once the row is had, and a lease that was over by then is put back as
--- it was. No shared row is written: the scheduler learns of it from the settlements.
+-- would live too long, or die too soon when it is just being renewed: so the clock is read once the row is had, and a
+-- lease that was over by then is put back as it was. No shared row is written: the scheduler learns of it from the
+-- settlements.
 -- p_now:  the clock; null for the real one.
 -- Long:   all that ends is moved in one statement, which ends as many as it moves or raises.
 -- Locks:  the leases' rows, then the jobs'.
@@ -5122,8 +5142,6 @@ begin
         delete from fairq.leases as l
         using asked as u
         where l.job_id = u.job_id and l.lease_token = u.token and l.caller = v_caller
-          -- an expression: the time alone would make leases_expire_idx a candidate
-          and l.lease_expires_at - coalesce(p_now, clock_timestamp()) > interval '0'
         returning l as lease, u.at, coalesce(p_now, clock_timestamp()) as now_held
     ), ended as (
         select (t.lease).*, t.at, t.now_held from taken as t where (t.lease).lease_expires_at > t.now_held
@@ -5203,26 +5221,25 @@ as $fn$
 -- Index:  leases_pkey and jobs_pkey.
 -- Raises: 40001 as _complete() does.
 declare
-    v_now   timestamptz := coalesce(p_now, clock_timestamp());
-    v_lease fairq.leases;
+    v_now     timestamptz;
+    v_lease   fairq.leases;
+    v_is_done boolean;
 begin
     delete from fairq.leases as l
     where l.job_id = p_job_id and l.lease_token = p_token and l.caller = fairq._caller()
-      -- an expression: the time alone would make leases_expire_idx a candidate
-      and l.lease_expires_at - v_now > interval '0'
     returning l.* into v_lease;
     if not found then
         return false;
     end if;
-    -- again: there may have been a wait
+    -- read now and not before: there may have been a wait
     v_now := coalesce(p_now, clock_timestamp());
     if v_lease.lease_expires_at <= v_now then
         insert into fairq.leases select v_lease.*;
         return false;
     end if;
 
-    if not (fairq._settle(v_lease.queue, fairq._ending(v_lease, 'held', v_now))
-            and fairq._finish(v_lease, 'succeeded', v_now, null, p_result)) then
+    v_is_done := fairq._settle(v_lease.queue, fairq._ending(v_lease, 'held', v_now));
+    if not fairq._finish(v_lease, 'succeeded', v_now, null, p_result) then
         raise exception 'a job was changed while it was completed' using errcode = '40001', hint = 'Try again.';
     end if;
     return true;
@@ -5241,7 +5258,7 @@ as $fn$
 begin
     return exists (
         select from fairq.finished_jobs as f
-        where f.job_id = p_job_id and f.state = 'succeeded' and f.token_hash = fairq._token_hash(p_token)
+        where f.job_id = p_job_id and f.state = 'succeeded' and f.token_hash = sha256(uuid_send(p_token))
     );
 end
 $fn$;
@@ -5274,8 +5291,11 @@ begin
             p_job_id, octet_length(p_result::text)
             using errcode = '54000', hint = 'Store it elsewhere and complete the job with a reference to it.';
     end if;
-    return fairq._complete_one(p_job_id, p_token, p_result)
-        or fairq._completed_before(p_job_id, p_token);
+    if fairq._complete_one(p_job_id, p_token, p_result) then
+        return true;
+    end if;
+    -- not in one expression: what the first call committed while this one waited is to be seen
+    return fairq._completed_before(p_job_id, p_token);
 end
 $fn$;
 comment on function fairq.complete_job(bigint, uuid, jsonb) is 'running -> succeeded, with a result. True also when the same token completed it before; false when the lease is lost: undo what was done.';
@@ -5340,7 +5360,7 @@ begin
         );
     end if;
     if cardinality(p_job_ids) = 1 then
-        v_done := case when fairq._complete_one(p_job_ids[1], p_tokens[1], p_results[1]) then '{1}' end;
+        v_done := case when fairq._complete_one(p_job_ids[1], p_tokens[1], p_results[1]) then array[1] end;
     else
         v_done := fairq._complete(p_job_ids, p_tokens, p_results);
     end if;

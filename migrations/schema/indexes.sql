@@ -8,7 +8,7 @@
 create index jobs_claim_idx
     on fairq.jobs (queue, tenant, priority, run_at, job_id)
     where state = 'queued';
-comment on index fairq.jobs_claim_idx is 'Ridden by _pick, purge_tenant, queue_stats, tenant_stats and explain_wait: a tenant''s queued jobs in their order.';
+comment on index fairq.jobs_claim_idx is 'Ridden by _pick, _pick_one, purge_tenant, queue_stats, tenant_stats and explain_wait: a tenant''s queued jobs in their order.';
 
 -- the scheduler's look: what changed since the last one
 create index jobs_look_idx on fairq.jobs (queue, changed_xid);
@@ -51,12 +51,12 @@ comment on index fairq.tenants_look_idx is 'Ridden by _look: tenants'' rows by t
 -- a flow by its key, newest version first: under a held snapshot the dead versions are never walked.
 -- Tenant first: what reads a queue's flows in pick order must have no second index to be tempted by.
 create index flows_key_idx on fairq.flows (tenant, queue, stamp desc);
-comment on index fairq.flows_key_idx is 'Ridden by _open_flows, _apply, _first_flows, _foreseen and tenant_stats: a tenant''s flow, newest version first.';
+comment on index fairq.flows_key_idx is 'Ridden by _open_flows, _by_tenant, _pick (for tenants that are named), _foreseen and tenant_stats: a tenant''s flow, newest version first.';
 
 -- the pick order. The whole tie-break is in the index, so that a limit cuts between equals by the rule and not by luck;
 -- and eligible is a column of it rather than its condition, so that it also ends in the greatest vtime of the queue.
 create index flows_pick_idx on fairq.flows (queue, eligible, vtime, charge, served, tenant);
-comment on index fairq.flows_pick_idx is 'Ridden by _first_flows, _virtual_time and _pick_floor, and by queue_stats, tenant_stats and explain_wait: flows in pick order.';
+comment on index fairq.flows_pick_idx is 'Ridden by _pick, _pick_one, _pick_floor, _virtual_time and prune, and by queue_stats, tenant_stats and explain_wait: flows in pick order.';
 
 -- flows that are out of tokens, by the time the next one comes
 create index flows_token_idx on fairq.flows (queue, token_due_at) where limited;

@@ -417,7 +417,7 @@ comment on column fairq.ticks.system_identifier is 'The cluster it was written o
 comment on column fairq.ticks.seen is 'What the look had seen: the next one reads what this snapshot had not.';
 comment on column fairq.ticks.own_xid is 'The transaction of the look, whose own changes it left to the next.';
 comment on column fairq.ticks.virtual_time is 'Virtual time of the queue at the look; never falls.';
-comment on column fairq.ticks.pick_floor is 'No eligible flow has a lower place in the pick order.';
+comment on column fairq.ticks.pick_floor is 'The place of the first eligible flow, as the tick left it; beyond every place when there was none.';
 comment on column fairq.ticks.promote_floor is 'No scheduled job that the look has seen is due before.';
 comment on column fairq.ticks.expire_floor is 'No lease expires before.';
 comment on column fairq.ticks.token_floor is 'No limited flow gets its next token before.';
@@ -447,6 +447,30 @@ comment on column fairq.settlements.queue is 'The queue.';
 comment on column fairq.settlements.ended_xid is 'The transaction that says so.';
 comment on column fairq.settlements.endings is 'Who ended how many, and what they cost beyond what was prepaid: one row for all that end in a call, however many tenants they are of.';
 
+-- who may do what, beyond the right to call a function
+
+create table fairq.access_grants (
+    role_name text not null,
+    verb      text not null,
+    queue     text collate "C" not null default '*',
+    tenant    text collate "C" not null default '*',
+    constraint access_grants_pkey primary key (role_name, verb, queue, tenant),
+    constraint access_grants_verb_known check (verb in ('claim', 'enqueue', 'cancel'))
+);
+alter table fairq.access_grants enable row level security;
+alter table fairq.access_grants force row level security;
+
+comment on table fairq.access_grants is 'Which queues and tenants a role may claim from, enqueue for and whose jobs it may manage. Without a row: none.';
+comment on column fairq.access_grants.role_name is 'A role; it counts for every login that has it.';
+comment on column fairq.access_grants.verb is 'claim, enqueue or cancel. The last is the right to manage a job: cancel, reschedule, retry and explain it.';
+comment on column fairq.access_grants.queue is 'The queue; * for all.';
+comment on column fairq.access_grants.tenant is 'The tenant; * for all; @own for current_tenant_id().';
+
+create sequence fairq.dispatch_seq;
+comment on sequence fairq.dispatch_seq is 'Numbers dispatches in the order of their queue''s lock; one value for each pass of a claim.';
+
+-- what the steps of a claim hand to each other; not in types.sql, since they hold rows of the tables above
+
 create type fairq.tenant_news as (
     tenant    text,
     arrived   boolean,
@@ -474,18 +498,7 @@ create type fairq.caught_up as (
     tick    fairq.ticks,
     touched fairq.touched[]
 );
-comment on type fairq.caught_up is 'The scheduler''s memory after a look. Internal.';
-
-create type fairq.flow_at as (
-    row_id     tid,
-    is_touched boolean,
-    tenant     text collate "C",
-    vtime      bigint,
-    charge     bigint,
-    served     bigint,
-    flow       fairq.flows
-);
-comment on type fairq.flow_at is 'A flow in pick order, and where its row is. Internal.';
+comment on type fairq.caught_up is 'The scheduler''s memory once it is up to date, and the flows that have changed by it, still to be written. Internal.';
 
 create type fairq.spent as (
     row_id        tid,
@@ -507,25 +520,3 @@ create type fairq.picked as (
     flows   fairq.spent[]
 );
 comment on type fairq.picked is 'What a pass chose. Not open: no flow is eligible. Internal.';
-
--- who may do what, beyond the right to call a function
-
-create table fairq.access_grants (
-    role_name text not null,
-    verb      text not null,
-    queue     text collate "C" not null default '*',
-    tenant    text collate "C" not null default '*',
-    constraint access_grants_pkey primary key (role_name, verb, queue, tenant),
-    constraint access_grants_verb_known check (verb in ('claim', 'enqueue', 'cancel'))
-);
-alter table fairq.access_grants enable row level security;
-alter table fairq.access_grants force row level security;
-
-comment on table fairq.access_grants is 'Which queues and tenants a role may claim from, enqueue for and whose jobs it may manage. Without a row: none.';
-comment on column fairq.access_grants.role_name is 'A role; it counts for every login that has it.';
-comment on column fairq.access_grants.verb is 'claim, enqueue or cancel. The last is the right to manage a job: cancel, reschedule, retry and explain it.';
-comment on column fairq.access_grants.queue is 'The queue; * for all.';
-comment on column fairq.access_grants.tenant is 'The tenant; * for all; @own for current_tenant_id().';
-
-create sequence fairq.dispatch_seq;
-comment on sequence fairq.dispatch_seq is 'Numbers dispatches in the order of their queue''s lock; one value for each pass of a claim.';

@@ -73,14 +73,14 @@ create type fairq.ending as (
     extra    fairq.amount,
     refund   fairq.amount
 );
-comment on type fairq.ending is 'Attempts of a tenant that ended, as in settlements. Internal.';
+comment on type fairq.ending is 'Attempts of a tenant that ended, as in settlements. epoch: the flow''s lift epoch at their start. ended: how many; none when a lease was renewed. measured: how many of them tell how long such attempts take; elapsed: the milliseconds those took. extra: milliseconds used beyond what was prepaid; refund: prepaid and not used. Internal.';
 
 create type fairq.moved as (
     news    fairq.news[],
     endings fairq.ending[],
     floor   timestamptz
 );
-comment on type fairq.moved is 'What a look, promote or expire found or did inside a claim: the news of it, and the time before which the next one need not ask. Internal.';
+comment on type fairq.moved is 'What a look, promote, expire or the token buckets found or did inside a claim: the news of it, and the time before which the next one need not ask. Internal.';
 
 create type fairq.place as (
     vtime  bigint,

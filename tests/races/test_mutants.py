@@ -31,7 +31,7 @@ pytestmark = pytest.mark.once
 
 UNLOCKED = both(
     Edit("_lock_queue", " for update skip locked"),
-    Edit("_wait_for_queue", " for update"),
+    Edit("_wait_for_queue", " for update", times=2),
 )
 
 MUTANTS: dict[str, tuple[Callable[[Database], None], tuple[Callable[..., None], ...]]] = {

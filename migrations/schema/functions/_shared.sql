@@ -1,6 +1,7 @@
 --
 -- shared: what several rooms use
 --
+-- A check returns true or raises: so it can be assigned, which costs less than to perform it.
 
 create or replace function fairq._refuse(p_name text, p_value text, p_rule text)
     returns void
@@ -209,19 +210,6 @@ end
 $fn$;
 comment on function fairq._newest_tick(text) is 'What the scheduler wrote down last. Internal.';
 revoke all on function fairq._newest_tick(text) from public;
-
-create or replace function fairq._token_hash(p_token uuid)
-    returns bytea
-    language plpgsql
-    immutable
-    set search_path = pg_catalog, pg_temp
-as $fn$
-begin
-    return sha256(uuid_send(p_token));
-end
-$fn$;
-comment on function fairq._token_hash(uuid) is 'How the last token of an ended job is remembered. Internal.';
-revoke all on function fairq._token_hash(uuid) from public;
 
 create or replace function fairq._log(
     p_lease fairq.leases, p_event text, p_now timestamptz, p_details jsonb default '{}'

@@ -48,7 +48,8 @@ as $fn$
 --
 -- Fair:   between tenants by weight, within a tenant by priority, run_at, job_id; see functions/scheduler.sql.
 -- Locks:  the queue's lock, to the end of the transaction: claim in a transaction of its own.
--- Raises: 22023 for a bad argument; 0A000 above READ COMMITTED; 55P03 when the queue's lock was not free in time.
+-- Raises: 22023 for a bad argument; 42501 for who may claim for its own tenant alone, and has none; 0A000 above READ
+--         COMMITTED; 55P03 when the queue's lock was not free in time.
 declare
     -- assigned, not performed: an expression costs less than a statement
     v_is_good  boolean := fairq._check_name('p_queue', p_queue, 200) and fairq._check_name('p_owner', p_owner, 200)
@@ -56,6 +57,7 @@ declare
     v_settings fairq.queues;
     v_caller   text := fairq._caller();
     v_tenants  text[];
+    v_claimed  fairq.claimed_job[];
 begin
     if p_lease is not null then
         v_settings := fairq._queue_settings(p_queue);
@@ -82,8 +84,14 @@ begin
         perform set_config('synchronous_commit', 'off', true);
     end if;
     v_is_good := fairq._limit_idle_transaction();
+    -- a statement of its own: the snapshot of one that calls it is older than the lock
+    v_claimed := fairq._dispatch(p_queue, p_owner, v_caller, p_limit, p_lease, v_tenants);
     return query
-    select c.* from unnest(fairq._dispatch(p_queue, p_owner, v_caller, p_limit, p_lease, v_tenants)) as c;
+    select
+        c.job_id, c.queue, c.tenant, c.task,
+        coalesce(c.payload, (select j.payload from fairq.jobs as j where j.job_id = c.job_id)), c.priority, c.attempt,
+        c.max_attempts, c.lease_token, c.lease_expires_at, c.run_at, c.created_at
+    from unnest(v_claimed) as c;
 end
 $fn$;
 comment on function fairq.claim_jobs(text, text, integer, interval, text, boolean) is 'queued -> running: leases up to p_limit jobs of a queue to p_owner for p_lease, in fair order; p_tenant restricts it to one tenant. p_async_commit is the caller''s word that its transaction does nothing else: its commit does not wait for the disk, and a server crash may return the job to the queue as if it had not been claimed.';

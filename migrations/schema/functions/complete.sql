@@ -12,8 +12,9 @@ as $fn$
 -- running -> succeeded: returns the places in the arrays of those that succeeded by it.
 --
 -- The leases are taken away in the order of the jobs' ids. A lease judged by a clock read before a wait for its row
--- would live too long: so the clock is read again once the row is had, and a lease that was over by then is put back as
--- it was. No shared row is written: the scheduler learns of it from the settlements.
+-- would live too long, or die too soon when it is just being renewed: so the clock is read once the row is had, and a
+-- lease that was over by then is put back as it was. No shared row is written: the scheduler learns of it from the
+-- settlements.
 -- p_now:  the clock; null for the real one.
 -- Long:   all that ends is moved in one statement, which ends as many as it moves or raises.
 -- Locks:  the leases' rows, then the jobs'.
@@ -32,8 +33,6 @@ begin
         delete from fairq.leases as l
         using asked as u
         where l.job_id = u.job_id and l.lease_token = u.token and l.caller = v_caller
-          -- an expression: the time alone would make leases_expire_idx a candidate
-          and l.lease_expires_at - coalesce(p_now, clock_timestamp()) > interval '0'
         returning l as lease, u.at, coalesce(p_now, clock_timestamp()) as now_held
     ), ended as (
         select (t.lease).*, t.at, t.now_held from taken as t where (t.lease).lease_expires_at > t.now_held
@@ -113,26 +112,25 @@ as $fn$
 -- Index:  leases_pkey and jobs_pkey.
 -- Raises: 40001 as _complete() does.
 declare
-    v_now   timestamptz := coalesce(p_now, clock_timestamp());
-    v_lease fairq.leases;
+    v_now     timestamptz;
+    v_lease   fairq.leases;
+    v_is_done boolean;
 begin
     delete from fairq.leases as l
     where l.job_id = p_job_id and l.lease_token = p_token and l.caller = fairq._caller()
-      -- an expression: the time alone would make leases_expire_idx a candidate
-      and l.lease_expires_at - v_now > interval '0'
     returning l.* into v_lease;
     if not found then
         return false;
     end if;
-    -- again: there may have been a wait
+    -- read now and not before: there may have been a wait
     v_now := coalesce(p_now, clock_timestamp());
     if v_lease.lease_expires_at <= v_now then
         insert into fairq.leases select v_lease.*;
         return false;
     end if;
 
-    if not (fairq._settle(v_lease.queue, fairq._ending(v_lease, 'held', v_now))
-            and fairq._finish(v_lease, 'succeeded', v_now, null, p_result)) then
+    v_is_done := fairq._settle(v_lease.queue, fairq._ending(v_lease, 'held', v_now));
+    if not fairq._finish(v_lease, 'succeeded', v_now, null, p_result) then
         raise exception 'a job was changed while it was completed' using errcode = '40001', hint = 'Try again.';
     end if;
     return true;
@@ -151,7 +149,7 @@ as $fn$
 begin
     return exists (
         select from fairq.finished_jobs as f
-        where f.job_id = p_job_id and f.state = 'succeeded' and f.token_hash = fairq._token_hash(p_token)
+        where f.job_id = p_job_id and f.state = 'succeeded' and f.token_hash = sha256(uuid_send(p_token))
     );
 end
 $fn$;
@@ -184,8 +182,11 @@ begin
             p_job_id, octet_length(p_result::text)
             using errcode = '54000', hint = 'Store it elsewhere and complete the job with a reference to it.';
     end if;
-    return fairq._complete_one(p_job_id, p_token, p_result)
-        or fairq._completed_before(p_job_id, p_token);
+    if fairq._complete_one(p_job_id, p_token, p_result) then
+        return true;
+    end if;
+    -- not in one expression: what the first call committed while this one waited is to be seen
+    return fairq._completed_before(p_job_id, p_token);
 end
 $fn$;
 comment on function fairq.complete_job(bigint, uuid, jsonb) is 'running -> succeeded, with a result. True also when the same token completed it before; false when the lease is lost: undo what was done.';
@@ -250,7 +251,7 @@ begin
         );
     end if;
     if cardinality(p_job_ids) = 1 then
-        v_done := case when fairq._complete_one(p_job_ids[1], p_tokens[1], p_results[1]) then '{1}' end;
+        v_done := case when fairq._complete_one(p_job_ids[1], p_tokens[1], p_results[1]) then array[1] end;
     else
         v_done := fairq._complete(p_job_ids, p_tokens, p_results);
     end if;

@@ -3,7 +3,7 @@
 --
 -- A producer writes rows of its own and no shared one: only two producers of one key wait for each other.
 
-create or replace function fairq._is_good(p_job fairq.new_job, p_settings fairq.queues)
+create or replace function fairq._is_plain(p_job fairq.new_job, p_settings fairq.queues)
     returns boolean
     language plpgsql
     immutable
@@ -25,8 +25,8 @@ begin
     );
 end
 $fn$;
-comment on function fairq._is_good(fairq.new_job, fairq.queues) is 'Whether a plain job has nothing wrong with it. Internal.';
-revoke all on function fairq._is_good(fairq.new_job, fairq.queues) from public;
+comment on function fairq._is_plain(fairq.new_job, fairq.queues) is 'Whether a job has no key and no date, and nothing wrong with it. Internal.';
+revoke all on function fairq._is_plain(fairq.new_job, fairq.queues) from public;
 
 create or replace function fairq._check_job(p_job fairq.new_job, p_settings fairq.queues)
     returns fairq.new_job
@@ -37,7 +37,7 @@ as $fn$
 --
 -- Raises: 22023 for the first argument that is out of its range; 54000 for a payload over the queue's limit.
 begin
-    if fairq._is_good(p_job, p_settings) then
+    if fairq._is_plain(p_job, p_settings) then
         p_job.max_attempts := coalesce(p_job.max_attempts, p_settings.max_attempts);
         return p_job;
     end if;
@@ -386,10 +386,11 @@ as $fn$
 declare
     v_jobs     fairq.new_job[] := fairq._check_jobs(fairq._read_jobs(p_jobs));
     v_outcomes fairq.enqueue_outcome[] := fairq._draw_ids(v_jobs);
-    -- assigned, not performed: an expression costs less than a statement
-    v_is_done  boolean := fairq._insert_jobs(v_jobs, v_outcomes);
+    v_is_done  boolean;
     v_queue    text;
 begin
+    -- assigned, not performed: an expression costs less than a statement
+    v_is_done := fairq._insert_jobs(v_jobs, v_outcomes);
     for v_queue in select distinct u.queue from unnest(v_jobs) as u loop
         if (fairq._queue_settings(v_queue)).notify and exists (
             select from unnest(v_jobs) as u where u.queue = v_queue and fairq._is_due(u.run_at, u.delay)

@@ -58,11 +58,14 @@ declare
     v_slice    integer := greatest(1, least(400, ceil(extract(epoch from p_until - v_from) * 1000)));
 begin
     perform set_config('lock_timeout', v_slice || 'ms', true);
-    insert into fairq.schedulers (queue) values (p_queue) on conflict (queue) do nothing;
     perform from fairq.schedulers as s where s.queue = p_queue for update;
     if not found then
-        -- a lock that is not taken and says nothing is the worst of all
-        raise exception 'the lock of queue % could not be taken', p_queue using errcode = '55000';
+        insert into fairq.schedulers (queue) values (p_queue) on conflict (queue) do nothing;
+        perform from fairq.schedulers as s where s.queue = p_queue for update;
+        if not found then
+            -- a lock that is not taken and says nothing is the worst of all
+            raise exception 'the lock of queue % could not be taken', p_queue using errcode = '55000';
+        end if;
     end if;
     perform set_config('lock_timeout', v_timeout, true);
     return true;
@@ -98,7 +101,7 @@ declare
     v_until    timestamptz;
 begin
     loop
-        -- outside the block below, which is a subtransaction: pg_locks knows a holder by its transaction only
+        -- not in _wait_for_queue(), whose block is a subtransaction: pg_locks knows a holder by its transaction only
         perform from fairq.schedulers as s where s.queue = p_queue for update skip locked;
         if found then
             return true;
@@ -139,6 +142,7 @@ begin
     select c.system_identifier into v_system from pg_control_system() as c;
     if v_tick.system_identifier is distinct from v_system then
         v_tick := fairq._rebuild(p_queue, v_tick, p_settings, p_now);
+        v_tick.pick_floor := fairq._pick_floor(v_tick);
         v_tick.system_identifier := v_system;
     end if;
     v_tick.boot_at := v_boot;
@@ -182,7 +186,7 @@ begin
 
     return row(
         p_queue, coalesce(p_tick.tick_id, 0), p_now, null, null, '1:1:'::pg_snapshot, '1'::xid8,
-        coalesce(p_tick.virtual_time, 0), row(0, 0, 0, '')::fairq.place, '-infinity'::timestamptz,
+        coalesce(p_tick.virtual_time, 0), row(-9223372036854775808, 0, 0, '')::fairq.place, '-infinity'::timestamptz,
         '-infinity'::timestamptz, '-infinity'::timestamptz, false, coalesce(p_tick.charge, p_settings.charge),
         (select count(*) from fairq.leases as l where l.queue = p_queue), coalesce(p_tick.backlogged, 0),
         coalesce(p_tick.milliweight, 0), coalesce(p_tick.activations, 0), p_tick.mean, p_settings.burst, p_now
@@ -192,6 +196,55 @@ $fn$;
 comment on function fairq._rebuild(text, fairq.ticks, fairq.queues, timestamptz) is 'Starts the scheduler''s memory of a queue afresh. Internal.';
 revoke all on function fairq._rebuild(text, fairq.ticks, fairq.queues, timestamptz) from public;
 
+create or replace function fairq._news_since(
+    p_tick fairq.ticks, p_snap pg_snapshot, p_own xid8, p_from xid8[], p_to xid8[]
+)
+    returns fairq.moved
+    language plpgsql
+    set search_path = pg_catalog, pg_temp
+as $fn$
+-- The jobs and wishes of a look, which has found that there are some. Places are lower bounds: the least time and the
+-- least id of the jobs of one tenant and priority.
+--
+-- Index:  jobs_look_idx, tenants_look_idx: a probe for each range of transactions.
+declare
+    v_moved fairq.moved;
+begin
+    with job as (
+        select j.tenant, j.state, j.priority, min(j.run_at) as run_at, min(j.job_id) as job_id
+        from unnest(p_from, p_to) as u(a, z)
+        cross join lateral (
+            select jj.tenant, jj.state, jj.priority, jj.run_at, jj.job_id, jj.changed_xid from fairq.jobs as jj
+            where jj.queue = p_tick.queue and jj.changed_xid >= u.a and jj.changed_xid <= u.z
+            offset 0
+        ) as j
+        where pg_visible_in_snapshot(j.changed_xid, p_snap) and j.changed_xid <> p_own
+        group by j.tenant, j.state, j.priority
+    ), wish as (
+        select t.tenant
+        from unnest(p_from, p_to) as u(a, z)
+        cross join lateral (
+            select tt.tenant, tt.changed_xid from fairq.tenants as tt
+            where tt.queue = p_tick.queue and tt.changed_xid >= u.a and tt.changed_xid <= u.z
+            offset 0
+        ) as t
+        where pg_visible_in_snapshot(t.changed_xid, p_snap) and t.changed_xid <> p_own
+    ), news as (
+        select j.* from job as j
+        union all
+        select w.tenant, 'wish', null, null, null from wish as w
+    )
+    select
+        array_agg(row(n.tenant, n.state, n.priority, n.run_at, n.job_id)::fairq.news),
+        min(n.run_at) filter (where n.state = 'scheduled')
+    into v_moved.news, v_moved.floor
+    from news as n;
+    return v_moved;
+end
+$fn$;
+comment on function fairq._news_since(fairq.ticks, pg_snapshot, xid8, xid8[], xid8[]) is 'The jobs and wishes the scheduler has not heard of yet. Internal.';
+revoke all on function fairq._news_since(fairq.ticks, pg_snapshot, xid8, xid8[], xid8[]) from public;
+
 create or replace function fairq._look(p_tick fairq.ticks, p_snap pg_snapshot, p_own xid8)
     returns fairq.moved
     language plpgsql
@@ -200,8 +253,7 @@ as $fn$
 -- What was committed since the last tick, each change exactly once: what its snapshot had not seen and p_snap has.
 --
 -- A transaction's own changes are in neither list of its own snapshot, so they are left to the next look, which knows
--- the tick's own_xid. Ended attempts are deleted as they are read: that alone makes them read once. Places are lower
--- bounds: the least time and the least id of the jobs of one tenant and priority.
+-- the tick's own_xid. Ended attempts are deleted as they are read: that alone makes them read once.
 -- Index:  jobs_look_idx, settlements_look_idx, tenants_look_idx: a probe for each range of transactions.
 declare
     v_since xid8 := pg_snapshot_xmax(p_tick.seen);
@@ -233,35 +285,7 @@ begin
         where t.queue = p_tick.queue and t.changed_xid >= u.a and t.changed_xid <= u.z offset 0
     );
     if found then
-        with job as (
-            select j.tenant, j.state, j.priority, min(j.run_at) as run_at, min(j.job_id) as job_id
-            from unnest(v_from, v_to) as u(a, z)
-            cross join lateral (
-                select jj.tenant, jj.state, jj.priority, jj.run_at, jj.job_id, jj.changed_xid from fairq.jobs as jj
-                where jj.queue = p_tick.queue and jj.changed_xid >= u.a and jj.changed_xid <= u.z
-                offset 0
-            ) as j
-            where pg_visible_in_snapshot(j.changed_xid, p_snap) and j.changed_xid <> p_own
-            group by j.tenant, j.state, j.priority
-        ), wish as (
-            select t.tenant
-            from unnest(v_from, v_to) as u(a, z)
-            cross join lateral (
-                select tt.tenant, tt.changed_xid from fairq.tenants as tt
-                where tt.queue = p_tick.queue and tt.changed_xid >= u.a and tt.changed_xid <= u.z
-                offset 0
-            ) as t
-            where pg_visible_in_snapshot(t.changed_xid, p_snap) and t.changed_xid <> p_own
-        ), news as (
-            select j.* from job as j
-            union all
-            select w.tenant, 'wish', null, null, null from wish as w
-        )
-        select
-            array_agg(row(n.tenant, n.state, n.priority, n.run_at, n.job_id)::fairq.news),
-            min(n.run_at) filter (where n.state = 'scheduled')
-        into v_moved.news, v_moved.floor
-        from news as n;
+        v_moved := fairq._news_since(p_tick, p_snap, p_own, v_from, v_to);
     end if;
 
     with ended as (
@@ -275,7 +299,7 @@ begin
         where s.ctid = e.row_id
         returning s.endings
     )
-    select array_agg(e) into v_moved.endings from ended as s cross join lateral unnest(s.endings) as e;
+    select array_agg(e) into v_moved.endings from ended as d cross join lateral unnest(d.endings) as e;
     return v_moved;
 end
 $fn$;
@@ -288,10 +312,11 @@ create or replace function fairq._virtual_time(p_tick fairq.ticks, p_without tex
     stable
     set search_path = pg_catalog, pg_temp
 as $fn$
--- The least vtime of an eligible flow; when there is none, the greatest ever charged. Never below an earlier one:
--- a flow that comes back one job behind it (R11) must not let newcomers in at its level.
+-- The least vtime of an eligible flow, which the tick's pick floor tells: it must be exact, not only a bound. When
+-- there is none, the greatest ever charged. Never below an earlier one: a flow that comes back one job behind it (R11)
+-- must not let newcomers in at its level.
 --
--- Index:  flows_pick_idx, both ends.
+-- Index:  flows_pick_idx, the end that is not eligible; the other by _pick_floor().
 declare
     v_first fairq.place := p_tick.pick_floor;
 begin
@@ -404,8 +429,7 @@ create or replace function fairq._spread(p_tick fairq.ticks, p_weight double pre
 as $fn$
 -- R3: how far above the virtual time an entrant starts when many tenants are backlogged and some weigh more than it
 -- does: else a crowd that enters together is served whole before a heavy tenant's next job. A share of its charge, or
---       of
--- one round of all, drawn without chance: the golden ratio times its number.
+-- of one round of all, drawn without chance: the golden ratio times its number.
 --
 -- Index:  tenants_weight_idx; tenants_pkey.
 declare
@@ -519,8 +543,7 @@ create or replace function fairq._refilled(
     immutable
     set search_path = pg_catalog, pg_temp
 as $fn$
--- R10: the flow with the tokens that are in its bucket now, which had been as in p_was. A rate that is new finds it
---      full.
+-- R10: the flow with the tokens that are in its bucket now, which had been as in p_was. A new rate finds it full.
 declare
     v_tokens double precision;
 begin
@@ -601,7 +624,7 @@ as $fn$
 -- always counts; then what operators want is in force; then:
 -- R2:     a flow that becomes backlogged starts no lower than the virtual time (R3: or a little above). Debt is kept.
 -- R11:    one that was held up (cap, pause, rate) and no longer is starts at most one job below it.
--- Long:   the rules side by side. Few and plain expressions: each costs most when a transaction first comes to it.
+-- Long:   the rules side by side. Few and plain expressions: the first use of each in a transaction is what costs.
 -- Locks:  the queue's lock is held.
 declare
     v_all     fairq.tenant_news[] := fairq._by_tenant(p_tick.queue, p_news, p_endings);
@@ -631,12 +654,12 @@ begin
     end if;
 
     foreach v_new in array v_all loop
+        p_tick.running := p_tick.running - coalesce(v_new.ended, 0);
         continue when v_new.row_id is null;
 
         v_was := v_new.flow;
         v_flow := v_was;
         if v_new.ended is not null then
-            p_tick.running := p_tick.running - v_new.ended;
             v_flow.running := v_flow.running - v_new.ended;
             v_flow.vtime := case
                 when v_new.extra = 0 and coalesce(v_new.refund, 0) = 0 then v_flow.vtime
@@ -712,10 +735,11 @@ as $fn$
 --         empty, so the flows not read bound it too.
 -- room:   what a flow may start, by its cap and its tokens.
 -- step:   what a job adds to its vtime: a claim prepays no more than its lease.
--- depth:  how many of its jobs are read: those with start tags up to the level that what is wanted would come to, were
---         there no end to any flow's jobs, and two more. Where there may be more flows than were read, no deeper than
---         the start tag of the last of them.
--- Long:   one statement, from the flows to the jobs in turn: between two, what a job or a flow is could change.
+-- depth:  how many of its jobs are read: those whose start tags are below the level at which all that is wanted would
+--         be taken if no flow ran out of jobs, and two more. It is a guess: too low costs a pass. Where there may be
+--         more flows than were read, no deeper than the start tag of the last of them.
+-- Long:   one statement, from the flows to the jobs in turn: between two, what a job or a flow is could change. Split
+--         into functions it was started three times.
 -- Index:  flows_pick_idx from the floor, or flows_key_idx for the tenants named; jobs_claim_idx from each flow's heads;
 --         leases_pkey.
 declare
@@ -893,6 +917,7 @@ as $fn$
 -- What _pick chooses when one job is wanted, of all tenants: the first flow's first job, or that the flow is empty.
 -- Most claims are this one, and need none of the rest.
 --
+-- Long:   two probes in plain statements; a function for each would cost as much as the probe.
 -- Index:  flows_pick_idx from the floor; jobs_claim_idx from the flow's heads; leases_pkey.
 declare
     v_tenants text[] := '{}';
@@ -1000,7 +1025,9 @@ declare
 begin
     select array_agg(
         row(
-            j.job_id, p_queue, j.tenant, j.task, j.payload, j.priority, j.attempts + 1, j.max_attempts,
+            j.job_id, p_queue, j.tenant, j.task,
+            -- a great one is fetched when it is sent: a thousand of them do not fit into one array
+            case when pg_column_size(j.payload) < 2000 then j.payload end, j.priority, j.attempts + 1, j.max_attempts,
             gen_random_uuid(), p_now + p_lease, j.run_at, j.created_at
         )::fairq.claimed_job order by p.turn
     )
@@ -1165,7 +1192,7 @@ begin
     return p_tick;
 end
 $fn$;
-comment on function fairq._charge(fairq.ticks, fairq.touched[], fairq.spent[], bigint, timestamptz) is 'Charges the flows of a pass. Internal.';
+comment on function fairq._charge(fairq.ticks, fairq.touched[], fairq.spent[], bigint, timestamptz) is 'Charges the flows of a pass, and writes those the news have changed. Internal.';
 revoke all on function fairq._charge(fairq.ticks, fairq.touched[], fairq.spent[], bigint, timestamptz) from public;
 
 create or replace function fairq._pick_floor(p_tick fairq.ticks, p_without text[] default '{}')
@@ -1229,9 +1256,11 @@ declare
 begin
     select
         array_agg(row(d.tenant, 'token', null, null, null)::fairq.news) filter (where d.token_due_at <= p_now),
-        case when count(*) < p_limit then coalesce(
-            min(d.token_due_at) filter (where d.token_due_at > p_now), p_now + interval '1 second'
-        ) else max(d.token_due_at) end
+        -- what is due within the second holds the floor, also when there was more than could be read
+        coalesce(
+            min(d.token_due_at) filter (where d.token_due_at > p_now),
+            case when count(*) < p_limit then p_now + interval '1 second' else max(d.token_due_at) end
+        )
     into v_moved.news, v_moved.floor
     from (
         select f.tenant, f.token_due_at from fairq.flows as f
@@ -1478,6 +1507,8 @@ declare
     v_touched fairq.touched;
     v_written fairq.touched[] := '{}';
 begin
+    -- exact again: the passes have moved flows since it was taken
+    p_tick.pick_floor := fairq._pick_floor(p_tick);
     p_tick.virtual_time := fairq._virtual_time(p_tick, p_stuck);
     v_caught := fairq._apply(p_tick, fairq._news_of(p_skip), '{}', p_settings.charge, p_now);
     foreach v_touched in array v_caught.touched loop
@@ -1510,8 +1541,7 @@ as $fn$
 -- Locks:  the queue's lock, to the end of the transaction; everything else is skipped if held.
 declare
     v_now      timestamptz;
-    -- assigned, not performed: an expression costs less than a statement
-    v_is_done  boolean := fairq._lock_queue(p_queue);
+    v_is_done  boolean;
     v_settings fairq.queues;
     v_snap     pg_snapshot;
     v_own      xid8;
@@ -1529,6 +1559,8 @@ declare
     v_want     integer;
     v_wide     integer := 0;
 begin
+    -- assigned, not performed: an expression costs less than a statement
+    v_is_done := fairq._lock_queue(p_queue);
     v_now := coalesce(p_now, clock_timestamp());
     v_settings := fairq._queue_settings(p_queue);
     p_lease := coalesce(p_lease, v_settings.default_lease);
