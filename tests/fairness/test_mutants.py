@@ -255,6 +255,11 @@ MUTANTS: list[tuple[Callable[[Database], None], Edit | Both]] = [
         Edit("_pass_by", "fairq._lifted(v_touched.flow, p_tick.virtual_time)", "v_touched.flow"),
     ),
     (at.check_held_jobs_earn_nothing, Edit("_pass_by", "fairq._virtual_time(p_tick, p_stuck)", "p_tick.virtual_time")),
+    # or the floor of the pick stays where it was before the passes of this claim
+    (
+        at.check_a_held_job_earns_nothing_beside_batches,
+        Edit("_pass_by", "p_tick.pick_floor := fairq._pick_floor(p_tick);"),
+    ),
     # virtual time only rises
     (at.check_virtual_time_is_moved_down, Edit("_catch_up", "p_tick := fairq._rebased(p_tick);", "")),
     # E never taken anew
@@ -352,7 +357,7 @@ MUTANTS: list[tuple[Callable[[Database], None], Edit | Both]] = [
     (traces, Edit("_pick", "p_tenants = '{*}' or (t.flow).tenant = any (p_tenants)", "true")),
     (scenario("cost_mode_charges_what_is_declared"), Edit("_dispatch", "v_caught.touched := '{}';")),
     # R12: a tick forgets what runs, or who has work
-    (check_any_order, Edit("_apply", "p_tick.running := p_tick.running - v_new.ended;", "null;")),
+    (check_any_order, Edit("_apply", "p_tick.running := p_tick.running - coalesce(v_new.ended, 0);", "null;")),
     (check_any_order, Edit("_charge", "p_tick.backlogged := p_tick.backlogged - v_sum.gone;", "null;")),
     # R9: a batch starts what it asks for, whatever the tenant's cap leaves
     (check_any_order, CAP_IGNORED),

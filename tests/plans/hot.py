@@ -51,6 +51,7 @@ HOT = {
     "from unnest(p_job_ids) as s(job_id)": {"jobs_pkey"},
     "select f.vtime, f.charge, f.served, f.tenant from fairq.flows as f": {"flows_pick_idx"},
     "delete from fairq.ticks": {"ticks_pkey"},
+    "coalesce(c.payload, (select j.payload from fairq.jobs as j where j.job_id": {"jobs_pkey"},
     # renew, fail, release: the lease
     "select l.* from fairq.leases as l where l.job_id = p_job_id for update": {"leases_pkey"},
     "update fairq.leases as l set -- a shorter renewal": {"leases_pkey"},

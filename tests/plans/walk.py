@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from random import Random
 from typing import TYPE_CHECKING
 
 from tests.support import plans
@@ -21,6 +22,7 @@ def walk(db: Database, session: Session) -> list[tuple[str, Plan]]:
         _wish(db)
         _crowd(session)
         _run(session)
+        _carry(session)
         _come_back_late(session)
         _lose_leases(db, session)
         _cancel(session)
@@ -62,6 +64,15 @@ def _run(session: Session) -> None:
     session.retry(others[3].job_id)
     session.reschedule(others[3].job_id, delay=LONG)
     assert session.claim(10, tenant="walker", lease=LONG)
+
+
+def _carry(session: Session) -> None:
+    """A payload that is fetched when it is sent; it says nothing twice, or it would be stored as a small one."""
+    great = {"numbers": list(Random(4711).randbytes(4_000))}
+    session.enqueue("walker", payload=great, priority=0)
+    (job,) = session.claim(1, tenant="walker", lease=LONG)
+    assert job.payload == great
+    session.complete(job)
 
 
 def _come_back_late(session: Session) -> None:

@@ -1,10 +1,11 @@
 """
-Leases: who may end an attempt, and when it is too late.
+Leases: what they hand over, who may end an attempt, and when it is too late.
 """
 
 from __future__ import annotations
 
 from datetime import timedelta
+from random import Random
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
@@ -90,6 +91,101 @@ def check_a_worker_can_end_what_it_just_renewed(db: Database) -> None:
 def test_a_worker_can_end_what_it_just_renewed(db: Database) -> None:
     """A heartbeat in another thread is no reason to lose a lease."""
     check_a_worker_can_end_what_it_just_renewed(db)
+
+
+@check
+def check_a_renewal_in_flight_is_waited_for_after_the_end_of_the_lease(db: Database) -> None:
+    """
+    The worker completes after the old end of its lease, while a renewal that was in time is not committed.
+
+    It waits for it: the lease it leaves is good, the one that a rollback leaves is over. One alone and one with another
+    are completed otherwise.
+    """
+    enqueued = db.given_jobs("a", 4, max_attempts=len(SOON) + 1)
+    heart, given_up = db.session(autocommit=False), db.session(autocommit=False)
+    sessions = [db.session() for _ in enqueued]
+    complete = [ENDS["complete"][0], ENDS["complete_two"][0]] * 2
+    over = "select bool_and(lease_expires_at < clock_timestamp()) from fairq.leases"
+    for lease in SOON:
+        jobs = db.claim(4, lease=lease)
+        in_time = [heart.renew(job, lease=HOUR) for job in jobs[:2]] + [given_up.renew(job) for job in jobs[2:]]
+        wait_until(lambda: db.value(over), "the leases to end, as they were before")
+        if all(in_time):
+            break
+        heart.conn.rollback()
+        given_up.conn.rollback()
+        assert db.expire() == len(jobs)
+    assert all(in_time)
+    begun = [
+        waits(db, session, lambda verb=verb, session=session, job=job: verb(session, job))
+        for session, job, verb in zip(sessions, jobs, complete, strict=True)
+    ]
+    heart.conn.commit()
+    given_up.conn.rollback()
+    assert [call.result() for call in begun] == [True, "succeeded", False, "lost"]
+    assert [db.state(job.job_id) for job in jobs] == ["succeeded"] * 2 + ["running"] * 2
+    assert db.expire() == 2
+    check_books(db, enqueued)
+
+
+def test_a_renewal_in_flight_is_waited_for_after_the_end_of_the_lease(db: Database) -> None:
+    """A heartbeat that came just in time, and commits late."""
+    check_a_renewal_in_flight_is_waited_for_after_the_end_of_the_lease(db)
+
+
+@check
+def check_a_second_completion_waits_for_the_first(db: Database) -> None:
+    """Who asks again while the first call is not committed hears what became of it: done, or done by the second."""
+    enqueued = db.given_jobs("a", 6)
+    jobs = db.claim(6)
+    first, second = db.session(autocommit=False), db.session()
+    answers = {"complete": True, "complete_all": "already_succeeded", "complete_two": "already_succeeded"}
+    for job, (verb, answer) in zip(jobs, answers.items(), strict=False):
+        assert first.complete(job)
+        begun = waits(db, second, lambda verb=verb, job=job: ENDS[verb][0](second, job))
+        first.conn.commit()
+        assert begun.result() == answer
+    for job, verb in zip(jobs[3:], answers, strict=True):
+        assert first.complete(job)
+        begun = waits(db, second, lambda verb=verb, job=job: ENDS[verb][0](second, job))
+        first.conn.rollback()
+        assert begun.result() in (True, "succeeded")
+    assert {db.state(job) for job in enqueued} == {"succeeded"}
+    check_books(db, enqueued)
+
+
+def test_a_second_completion_waits_for_the_first(db: Database) -> None:
+    """The same token twice, at the same time."""
+    check_a_second_completion_waits_for_the_first(db)
+
+
+@check
+def check_great_payloads_arrive_whole(db: Database) -> None:
+    """Many great payloads in one claim, among small ones and just around the size at which they are fetched apart."""
+    # of chance, or they would be stored as small ones
+    chance = Random(4711)
+    # bytes; twice as many characters
+    sizes = [100_000, 3] * 20 + list(range(960, 1000))
+    payloads = [{"n": n, "data": chance.randbytes(size).hex()} for n, size in enumerate(sizes)]
+    jobs = [{"tenant": f"{n % 2}", "task": "work", "payload": payload} for n, payload in enumerate(payloads)]
+    enqueued = [row.job_id for row in db.enqueue_jobs(jobs)]
+    worker = db.session(user=db.login("fairq_worker"))
+    for tenant in "01":
+        got = worker.claim(20, tenant=tenant) + worker.claim(20, tenant=tenant)
+        assert [job.payload for job in got] == payloads[int(tenant) :: 2]
+    try:
+        db.execute("update fairq.jobs set payload = null where job_id = %s", enqueued[0])
+    except psycopg.errors.NotNullViolation:
+        pass
+    else:
+        msg = "a job has no payload, as if it were to be fetched"
+        raise AssertionError(msg)
+    check_books(db, enqueued)
+
+
+def test_great_payloads_arrive_whole(db: Database) -> None:
+    """Twenty of 200 kB in one claim, in order; and none is null, which stands for what is fetched apart."""
+    check_great_payloads_arrive_whole(db)
 
 
 @check

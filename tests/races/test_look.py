@@ -515,3 +515,32 @@ def check_tokens_beyond_the_limit_of_a_look_come_with_the_next(db: Database) -> 
 def test_tokens_beyond_the_limit_of_a_look_come_with_the_next(db: Database) -> None:
     """The floor of tokens, where a look is full."""
     check_tokens_beyond_the_limit_of_a_look_come_with_the_next(db)
+
+
+@check
+def check_no_token_within_a_second_is_lost_behind_a_full_look(db: Database) -> None:
+    """Of 150 limited tenants 60 are due and 90 within the second, and a look reads 100: each comes when it is due."""
+    start = db.value("select now() + interval '1 hour'")
+    second = timedelta(seconds=1)
+
+    def claim(limit: int, at: timedelta) -> list[str]:
+        dispatch = "select tenant from unnest(fairq._dispatch('default', 'w', 'w', %s, '1 hour', '{*}', %s))"
+        return [row.tenant for row in db.rows(dispatch, limit, start + at)]
+
+    db.set_tenant("*", rate=1)
+    tenants = {f"{n:03}" for n in range(150)}
+    db.enqueue_jobs([{"tenant": tenant, "task": "work"} for tenant in tenants for _ in range(2)])
+    early = claim(60, timedelta(0))
+    late = {at: claim(1, at) for at in (n * timedelta(milliseconds=10) for n in range(1, 91))}
+    assert {*early, *(tenant for got in late.values() for tenant in got)} == tenants
+
+    due = claim(1, second) + claim(100, second)
+    assert sorted(due) == sorted(early)
+    assert_agrees(db)
+    assert {at: claim(1, second + at) for at in late} == late
+    assert_agrees(db)
+
+
+def test_no_token_within_a_second_is_lost_behind_a_full_look(db: Database) -> None:
+    """The floor of tokens, where a look is full of those that are due and those that are next."""
+    check_no_token_within_a_second_is_lost_behind_a_full_look(db)

@@ -71,7 +71,9 @@ MUTANTS: dict[str, tuple[Callable[[Database], None], tuple[Callable[..., None], 
     ),
     "the look is not filtered by its snapshot": (
         both(
-            Edit("_look", "pg_visible_in_snapshot(j.changed_xid, p_snap) and j.changed_xid <> p_own", "true"),
+            Edit(
+                "_news_since", "pg_visible_in_snapshot(j.changed_xid, p_snap) and j.changed_xid <> p_own", "true"
+            ),
             Edit("_pick", "and jj.changed_xid <> p_own and pg_visible_in_snapshot(jj.changed_xid, p_snap)"),
             Edit("_pick_one", "and jj.changed_xid <> p_own and pg_visible_in_snapshot(jj.changed_xid, p_snap)"),
         ),
@@ -80,7 +82,7 @@ MUTANTS: dict[str, tuple[Callable[[Database], None], tuple[Callable[..., None], 
     **{
         f"{pick} takes jobs of its own transaction": (
             both(
-                Edit("_look", " and j.changed_xid <> p_own"),
+                Edit("_news_since", " and j.changed_xid <> p_own"),
                 Edit(pick, "jj.changed_xid <> p_own and "),
             ),
             (look.check_children_are_found_once_committed,),
@@ -208,7 +210,7 @@ MUTANTS: dict[str, tuple[Callable[[Database], None], tuple[Callable[..., None], 
         (leases.check_what_runs_is_counted, storms.check_the_cap_of_the_queue_holds),
     ),
     "the queue does not count what ended": (
-        Edit("_apply", "p_tick.running - v_new.ended", "p_tick.running"),
+        Edit("_apply", "p_tick.running - coalesce(v_new.ended, 0)", "p_tick.running"),
         (leases.check_what_runs_is_counted,),
     ),
     "the queue's cap does not limit a claim": (
@@ -269,7 +271,7 @@ MUTANTS: dict[str, tuple[Callable[[Database], None], tuple[Callable[..., None], 
         (leases.check_a_lease_is_judged_once_its_row_is_locked,),
     ),
     "complete judges a single lease before its row is locked": (
-        Edit("_complete_one", "    v_now := coalesce(p_now, clock_timestamp());\n    if v_lease", "    if v_lease"),
+        Edit("_complete_one", "v_now := coalesce(p_now, clock_timestamp());", "v_now := statement_timestamp();"),
         (leases.check_a_lease_is_judged_once_its_row_is_locked,),
     ),
     "a lease that is being renewed counts as lost": (
@@ -286,18 +288,44 @@ MUTANTS: dict[str, tuple[Callable[[Database], None], tuple[Callable[..., None], 
     ),
     "a dead lease is good until it is taken back": (
         both(
-            Edit("_complete", "and l.lease_expires_at - coalesce(p_now, clock_timestamp()) > interval '0'"),
             Edit("_complete", "where (t.lease).lease_expires_at > t.now_held"),
             Edit("_complete", "if v_late is not null then", "if false then"),
         ),
         (leases.check_a_lease_is_judged_once_its_row_is_locked, leases.check_a_dead_lease_completes_nothing),
     ),
     "a single dead lease is good until it is taken back": (
-        both(
-            Edit("_complete_one", "and l.lease_expires_at - v_now > interval '0'"),
-            Edit("_complete_one", "if v_lease.lease_expires_at <= v_now then", "if false then"),
-        ),
+        Edit("_complete_one", "if v_lease.lease_expires_at <= v_now then", "if false then"),
         (leases.check_a_lease_is_judged_once_its_row_is_locked, leases.check_a_dead_lease_completes_nothing),
+    ),
+    **{
+        f"{complete} does not wait for a renewal after the end of the lease": (
+            Edit(complete, "    returning l", f"      and {alive}\n    returning l", times=1),
+            (leases.check_a_renewal_in_flight_is_waited_for_after_the_end_of_the_lease,),
+        )
+        for complete, alive in {
+            "_complete_one": "l.lease_expires_at - clock_timestamp() > interval '0'",
+            "_complete": "l.lease_expires_at - coalesce(p_now, clock_timestamp()) > interval '0'",
+        }.items()
+    },
+    "who asks again and waits for the first answer does not see it": (
+        Edit(
+            "complete_job",
+            "if fairq._complete_one(p_job_id, p_token, p_result) then\n        return true;\n    end if;",
+            "return fairq._complete_one(p_job_id, p_token, p_result) or fairq._completed_before(p_job_id, p_token);",
+        ),
+        (leases.check_a_second_completion_waits_for_the_first,),
+    ),
+    "a great payload is left behind": (
+        Edit(
+            "claim_jobs",
+            "coalesce(c.payload, (select j.payload from fairq.jobs as j where j.job_id = c.job_id))",
+            "c.payload",
+        ),
+        (leases.check_great_payloads_arrive_whole,),
+    ),
+    "a job may have no payload": (
+        Statement("alter table fairq.jobs alter payload drop not null"),
+        (leases.check_great_payloads_arrive_whole,),
     ),
     "complete asks for no token": (
         Edit("_complete", " and l.lease_token = u.token"),
@@ -419,12 +447,17 @@ MUTANTS: dict[str, tuple[Callable[[Database], None], tuple[Callable[..., None], 
         (look.check_what_comes_up_within_a_second_is_found,),
     ),
     "a token that comes within a second does not hold the floor of tokens": (
+        Edit("_tokens_due", "min(d.token_due_at) filter (where d.token_due_at > p_now)", "null"),
+        (look.check_what_comes_up_within_a_second_is_found,),
+    ),
+    "the floor of tokens moves past those within the second that a look had no room for": (
         Edit(
             "_tokens_due",
-            "min(d.token_due_at) filter (where d.token_due_at > p_now), p_now + interval '1 second'",
-            "p_now + interval '1 second'",
+            "min(d.token_due_at) filter (where d.token_due_at > p_now)",
+            "case when count(*) = p_limit then max(d.token_due_at)"
+            " else min(d.token_due_at) filter (where d.token_due_at > p_now) end",
         ),
-        (look.check_what_comes_up_within_a_second_is_found,),
+        (look.check_no_token_within_a_second_is_lost_behind_a_full_look,),
     ),
     "the floor of tokens moves past those a look had no room for": (
         Edit("_tokens_due", "else max(d.token_due_at) end", "else p_now + interval '1 second' end"),
