@@ -256,9 +256,12 @@ MUTANTS: list[tuple[Callable[[Database], None], Edit | Both]] = [
     ),
     (at.check_held_jobs_earn_nothing, Edit("_pass_by", "fairq._virtual_time(p_tick, p_stuck)", "p_tick.virtual_time")),
     # or the floor of the pick stays where it was before the passes of this claim
-    (
-        at.check_a_held_job_earns_nothing_beside_batches,
-        Edit("_pass_by", "p_tick.pick_floor := fairq._pick_floor(p_tick);"),
+    *(
+        (
+            partial(at.check_a_held_job_earns_nothing_beside_full_claims, batch=batch),
+            Edit("_pass_by", "p_tick.pick_floor := fairq._pick_floor(p_tick);"),
+        )
+        for batch in (1, 10)
     ),
     # virtual time only rises
     (at.check_virtual_time_is_moved_down, Edit("_catch_up", "p_tick := fairq._rebased(p_tick);", "")),

@@ -360,9 +360,9 @@ def test_held_jobs_earn_nothing(db: Database) -> None:
     check_held_jobs_earn_nothing(db)
 
 
-def check_a_held_job_earns_nothing_beside_batches(db: Database) -> None:
+def check_a_held_job_earns_nothing_beside_full_claims(db: Database, batch: int = 10) -> None:
     """
-    A is first in order, and its only job is held by an open transaction, while claims of ten serve B.
+    A is first in order, and its only job is held by an open transaction, while claims serve B.
 
     Each claim is full, so that no pass after the last one looks for who is first now. Neither C, which comes meanwhile,
     nor A, when it lets go, gets more than one job ahead of B.
@@ -372,22 +372,23 @@ def check_a_held_job_earns_nothing_beside_batches(db: Database) -> None:
     queue.enqueue("B", 300)
     holder = db.connect(autocommit=False)
     assert holder.execute("select fairq.cancel_job(%s)", [queue.jobs[held]]).fetchone() == ("cancelled",)
-    assert set(order(queue, 60, batch=10)) == {"B"}
+    assert set(order(queue, 60, batch)) == {"B"}
     # at the virtual time of the others, neither below it nor above
     query = "select f.tenant, f.vtime from fairq.flows as f where f.queue = %s order by f.tenant"
     assert db.rows(query, queue.name) == [("A", 60 * JOB), ("B", 60 * JOB)]
     queue.enqueue("C", 60)
-    assert longest_run(order(queue, 40, batch=10), "C") <= 2
+    assert longest_run(order(queue, 40, batch), "C") <= 2
     holder.rollback()
     queue.enqueue("A", 30)
-    assert longest_run(order(queue, 30, batch=10), "A") <= 2
+    assert longest_run(order(queue, 30, batch), "A") <= 2
 
 
-def test_a_held_job_earns_nothing_beside_batches(db: Database) -> None:
+@pytest.mark.parametrize("batch", [1, 10])
+def test_a_held_job_earns_nothing_beside_full_claims(db: Database, batch: int) -> None:
     """
     Whoever holds up its one job waits as one without work, also when claims are filled by others.
     """
-    check_a_held_job_earns_nothing_beside_batches(db)
+    check_a_held_job_earns_nothing_beside_full_claims(db, batch)
 
 
 def check_a_debt_does_not_overflow(db: Database) -> None:

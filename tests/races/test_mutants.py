@@ -71,9 +71,7 @@ MUTANTS: dict[str, tuple[Callable[[Database], None], tuple[Callable[..., None], 
     ),
     "the look is not filtered by its snapshot": (
         both(
-            Edit(
-                "_news_since", "pg_visible_in_snapshot(j.changed_xid, p_snap) and j.changed_xid <> p_own", "true"
-            ),
+            Edit("_news_since", "pg_visible_in_snapshot(j.changed_xid, p_snap) and j.changed_xid <> p_own", "true"),
             Edit("_pick", "and jj.changed_xid <> p_own and pg_visible_in_snapshot(jj.changed_xid, p_snap)"),
             Edit("_pick_one", "and jj.changed_xid <> p_own and pg_visible_in_snapshot(jj.changed_xid, p_snap)"),
         ),
@@ -299,7 +297,7 @@ MUTANTS: dict[str, tuple[Callable[[Database], None], tuple[Callable[..., None], 
     ),
     **{
         f"{complete} does not wait for a renewal after the end of the lease": (
-            Edit(complete, "    returning l", f"      and {alive}\n    returning l", times=1),
+            Edit(complete, "    returning l", f"      and {alive}\n    returning l"),
             (leases.check_a_renewal_in_flight_is_waited_for_after_the_end_of_the_lease,),
         )
         for complete, alive in {
