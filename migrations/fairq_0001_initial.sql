@@ -5135,16 +5135,23 @@ declare
     v_ended  integer;
     v_late   fairq.leases[];
 begin
-    with asked as materialized (
-        select t.job_id, t.token, t.at from unnest(p_job_ids, p_tokens) with ordinality as t(job_id, token, at)
-        order by t.job_id, t.at
-    ), taken as (
+    with taken as (
+        -- by the primary key, in its order: a join with the arrays might be turned round, and then walk every dead lease
         delete from fairq.leases as l
-        using asked as u
-        where l.job_id = u.job_id and l.lease_token = u.token and l.caller = v_caller
-        returning l as lease, u.at, coalesce(p_now, clock_timestamp()) as now_held
+        where l.job_id = any (p_job_ids) and l.lease_token = any (p_tokens) and l.caller = v_caller
+        returning
+            l as lease, coalesce(p_now, clock_timestamp()) as now_held, case
+                when p_job_ids[array_position(p_tokens, l.lease_token)] = l.job_id
+                    then array_position(p_tokens, l.lease_token)
+                -- a token that somebody gave for another job, too
+                else (
+                    select min(t.at)::integer from unnest(p_job_ids, p_tokens) with ordinality as t(job_id, token, at)
+                    where t.job_id = l.job_id and t.token = l.lease_token
+                )
+            end as at
     ), ended as (
-        select (t.lease).*, t.at, t.now_held from taken as t where (t.lease).lease_expires_at > t.now_held
+        select (t.lease).*, t.at, t.now_held from taken as t
+        where (t.lease).lease_expires_at > t.now_held and t.at is not null
     ), settled as (
         -- as in _ending, for attempts that are paid by the time they were held
         insert into fairq.settlements (queue, endings)
@@ -5191,7 +5198,7 @@ begin
     )
     select
         array_agg(g.at), (select count(*) from ended),
-        (select array_agg(t.lease) from taken as t where (t.lease).lease_expires_at <= t.now_held)
+        (select array_agg(t.lease) from taken as t where (t.lease).lease_expires_at <= t.now_held or t.at is null)
     into v_done, v_ended, v_late
     from gone as g;
     if v_late is not null then

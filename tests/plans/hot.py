@@ -62,7 +62,7 @@ HOT = {
     "delete from fairq.jobs as j where j.job_id = p_lease.job_id": {"jobs_pkey"},
     # complete
     "delete from fairq.leases as l where l.job_id = p_job_id and l.lease_token": {"leases_pkey"},
-    "with asked as materialized (": {"leases_pkey", "jobs_pkey"},
+    "with taken as (": {"leases_pkey", "jobs_pkey"},
     "from fairq.finished_jobs as f where f.job_id = p_job_id and f.state = 'succeeded'": {"finished_jobs_pkey"},
     "case when p_result is null": {"leases_pkey"},
     # promote and expire from outside

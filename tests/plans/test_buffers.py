@@ -28,6 +28,9 @@ CLAIM = f"select * from fairq.claim_jobs(%s, 'worker', 10, '{LONG}')"
 QUIET, BUSY = 400, 650
 # A queue with one job at a time: 103 to 107, on 15 108 to 114.
 ONE = 140
+# Completing ten: 140 to 190, also under a held snapshot; with a plan that walks the dead leases it was 364 and grew.
+COMPLETE = "select * from fairq.complete_jobs(%s, %s)"
+COMPLETED = 260
 
 
 @pytest.fixture(scope="module")
@@ -61,6 +64,16 @@ def busy(session: Session, queue: str) -> int:
     return min(costs)
 
 
+def completing(session: Session, queue: str) -> int:
+    """Pages of completing ten jobs; the least of five."""
+    costs = []
+    for _ in range(5):
+        jobs = session.claim(10, queue=queue, lease=LONG)
+        held = [job.job_id for job in jobs], [job.lease_token for job in jobs]
+        costs.append(buffers_of(session.conn, COMPLETE, *held))
+    return min(costs)
+
+
 def test_ten_of_a_million(million: Session) -> None:
     """A million queued jobs of a thousand tenants cost a claim of ten a few hundred pages."""
     assert quiet(million, "million") <= QUIET
@@ -91,6 +104,21 @@ def test_one_at_a_time_under_a_held_snapshot(crowd: Database) -> None:
             crowd.enqueue(f"t{turn % 3}", queue="trickle", priority=turn % 4)
             crowd.complete_all(crowd.claim(10, queue="trickle"))
         assert cost_of_one(crowd, "trickle") <= ONE
+
+
+def test_completing_under_a_held_snapshot(db: Database) -> None:
+    """Leases that are gone cost a completion nothing, also when the statistics know of no lease."""
+    worker = db.session(statement_timeout="0")
+    with db.connect(autocommit=False) as report:
+        report.execute("set transaction isolation level repeatable read")
+        report.execute("select count(*) from fairq.queues")
+        for _ in range(120):
+            db.given_jobs("a", 100)
+            worker.complete_all(worker.claim(100, lease=LONG))
+        db.execute("analyze fairq.jobs, fairq.leases")
+        db.given_jobs("a", 110)
+        assert completing(worker, "default") <= COMPLETED
+        assert completing(db.session(), "default") <= COMPLETED
 
 
 def test_a_capped_crowd_in_front(crowd: Database) -> None:

@@ -286,7 +286,7 @@ MUTANTS: dict[str, tuple[Callable[[Database], None], tuple[Callable[..., None], 
     ),
     "a dead lease is good until it is taken back": (
         both(
-            Edit("_complete", "where (t.lease).lease_expires_at > t.now_held"),
+            Edit("_complete", "(t.lease).lease_expires_at > t.now_held and ", ""),
             Edit("_complete", "if v_late is not null then", "if false then"),
         ),
         (leases.check_a_lease_is_judged_once_its_row_is_locked, leases.check_a_dead_lease_completes_nothing),
@@ -297,13 +297,17 @@ MUTANTS: dict[str, tuple[Callable[[Database], None], tuple[Callable[..., None], 
     ),
     **{
         f"{complete} does not wait for a renewal after the end of the lease": (
-            Edit(complete, "    returning l", f"      and {alive}\n    returning l"),
+            Edit(complete, returning, f"and {alive} {returning}"),
             (leases.check_a_renewal_in_flight_is_waited_for_after_the_end_of_the_lease,),
         )
-        for complete, alive in {
-            "_complete_one": "l.lease_expires_at - clock_timestamp() > interval '0'",
-            "_complete": "l.lease_expires_at - coalesce(p_now, clock_timestamp()) > interval '0'",
-        }.items()
+        for complete, alive, returning in (
+            ("_complete_one", "l.lease_expires_at - clock_timestamp() > interval '0'", "returning l.*"),
+            (
+                "_complete",
+                "l.lease_expires_at - coalesce(p_now, clock_timestamp()) > interval '0'",
+                "returning\n            l as lease",
+            ),
+        )
     },
     "who asks again and waits for the first answer does not see it": (
         Edit(
@@ -326,7 +330,10 @@ MUTANTS: dict[str, tuple[Callable[[Database], None], tuple[Callable[..., None], 
         (leases.check_great_payloads_arrive_whole,),
     ),
     "complete asks for no token": (
-        Edit("_complete", " and l.lease_token = u.token"),
+        both(
+            Edit("_complete", " and l.lease_token = any (p_tokens)"),
+            Edit("_complete", "where t.job_id = l.job_id and t.token = l.lease_token", "where t.job_id = l.job_id"),
+        ),
         (leases.check_only_the_token_ends_an_attempt, leases.check_the_old_token_is_dead_after_a_reclaim),
     ),
     "complete asks for no token of a single job": (
@@ -366,10 +373,6 @@ MUTANTS: dict[str, tuple[Callable[[Database], None], tuple[Callable[..., None], 
     "who finds the lease keeps the job's row": (
         Edit("_hold_waiting", "raise exception 'job % runs', p_job_id using errcode = 'QF900';", "return null;"),
         (leases.check_a_cancel_that_waited_finds_the_lease,),
-    ),
-    "complete locks a batch as it comes": (
-        Edit("_complete", "order by t.job_id, t.at"),
-        (locks.check_batches_in_opposite_order,),
     ),
     "enqueue takes the keys of a batch as they come": (
         Edit("_draw_ids", "order by u.tenant, u.key, u.ordinality", "order by u.ordinality"),
