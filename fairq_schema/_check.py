@@ -157,7 +157,7 @@ def _version(connection: Connection, schema: str, backend: Backend | None = None
     if version is None and backend and one_value(connection, "select to_regnamespace(%s)", quoted(schema)):
         version = len(backend.history() if backend.may_read() else []) or None
     if version is None:
-        message = f"there is no fairq in schema {schema}: was another name meant? `fairq apply` makes it"
+        message = f"there is no fairq in schema {schema}: was another name meant? `fairq apply --schema` makes it"
         raise NotInstalledError(message)
     return version
 

@@ -602,7 +602,8 @@ create table fairq.queues (
     constraint queues_max_running_not_negative check (max_running >= 0),
     constraint queues_rate_in_range check (rate >= 0.000001 and rate <= 1000000 and burst between 1 and 1000000),
     constraint queues_leases_in_range check (
-        default_lease > interval '0' and default_lease <= longest_lease and longest_lease <= interval '7 days'
+        default_lease >= interval '1 millisecond' and default_lease <= longest_lease
+        and longest_lease <= interval '7 days'
     ),
     constraint queues_max_attempts_in_range check (max_attempts between 1 and 1000),
     constraint queues_backoff_in_range check (
@@ -2372,9 +2373,11 @@ create or replace function fairq.purge_tenant(p_queue text, p_tenant text, p_lim
 as $fn$
 -- queued, scheduled -> cancelled: the tenant's waiting jobs, each with its event; what runs goes on
 --
+-- What was claimed since the list was begun is passed by before its row is locked: who holds a job's row must never make
+-- the worker that ends it wait.
 -- Locks:  the jobs' rows, skipping those held by others: no claim waits, and none is taken from it.
 -- Index:  jobs_claim_idx, then jobs_purge_idx.
--- Raises: 22023 for a bad argument.
+-- Raises: 22023 for a bad argument; 40001 when a job was claimed at the very moment it was locked.
 declare
     v_actor text := fairq._caller();
     v_id    bigint;
@@ -2404,11 +2407,16 @@ begin
         )
         limit p_limit
     loop
+        continue when exists (select from fairq.leases as l where l.job_id = v_id);
+
         select j.* into v_job from fairq.jobs as j where j.job_id = v_id for update skip locked;
-        if found and not exists (select from fairq.leases as l where l.job_id = v_id) then
-            perform fairq._cancel_waiting(v_job, v_actor);
-            v_total := v_total + 1;
+        continue when not found;
+
+        if exists (select from fairq.leases as l where l.job_id = v_id) then
+            raise exception 'job % was claimed while it was purged', v_id using errcode = '40001', hint = 'Try again.';
         end if;
+        perform fairq._cancel_waiting(v_job, v_actor);
+        v_total := v_total + 1;
     end loop;
     return v_total;
 end
@@ -2430,8 +2438,8 @@ begin
         perform fairq._refuse('p_charge', p_new.charge, 'time, jobs or cost');
     end if;
     perform fairq._check_pace(p_new.max_running, '-1', p_new.rate, '0', p_new.burst);
-    perform fairq._check_span('p_longest_lease', p_new.longest_lease, interval '1 microsecond', interval '7 days');
-    perform fairq._check_span('p_default_lease', p_new.default_lease, interval '1 microsecond', p_new.longest_lease);
+    perform fairq._check_span('p_longest_lease', p_new.longest_lease, interval '1 millisecond', interval '7 days');
+    perform fairq._check_span('p_default_lease', p_new.default_lease, interval '1 millisecond', p_new.longest_lease);
     if p_new.max_attempts not between 1 and 1000 then
         perform fairq._refuse('p_max_attempts', p_new.max_attempts::text, 'a number from 1 to 1000');
     end if;
@@ -3896,7 +3904,8 @@ begin
         if v_new.ended is not null then
             v_flow.running := v_flow.running - v_new.ended;
             v_flow.vtime := case
-                when v_new.extra = 0 and coalesce(v_new.refund, 0) = 0 then v_flow.vtime
+                -- what was prepaid in time before the queue went over to another charge stays as it was
+                when p_charge <> 'time' or v_new.extra = 0 and coalesce(v_new.refund, 0) = 0 then v_flow.vtime
                 -- a debt of 2^62 is as good as any: beyond it the dearest thousand jobs there can be would not fit
                 else greatest(-4611686018427387904, least(
                     4611686018427387904,
@@ -4539,7 +4548,10 @@ as $fn$
 declare
     v_by bigint := p_tick.virtual_time;
 begin
-    update fairq.flows as f set vtime = f.vtime - v_by, stamp = f.stamp + 1 where f.queue = p_tick.queue;
+    -- a flow that is idle for ages has no credit to lose, and an integer has an end
+    update fairq.flows as f
+    set vtime = greatest(f.vtime, v_by - 4611686018427387904) - v_by, stamp = f.stamp + 1
+    where f.queue = p_tick.queue;
     p_tick.virtual_time := 0;
     if (p_tick.pick_floor).vtime < 9223372036854775807 then
         p_tick.pick_floor := row(
@@ -5136,7 +5148,7 @@ declare
     v_late   fairq.leases[];
 begin
     with taken as (
-        -- by the primary key, in its order: a join with the arrays might be turned round, and then walk every dead lease
+        -- by the primary key, in its order: a join with the arrays might be turned round, and walk every dead lease
         delete from fairq.leases as l
         where l.job_id = any (p_job_ids) and l.lease_token = any (p_tokens) and l.caller = v_caller
         returning

@@ -107,7 +107,7 @@ select fairq.set_queue(
 );
 select is((pg_temp.queue('wide') ->> 'payload_limit')::integer, 67108864, 'the greatest settings are taken');
 select fairq.set_queue(
-    'narrow', false, 'time', 0, 0.000001, 1, '1 microsecond', '1 microsecond', 1, '0', '0', 0, 2, '1 microsecond', '0', false
+    'narrow', false, 'time', 0, 0.000001, 1, '1 millisecond', '1 millisecond', 1, '0', '0', 0, 2, '1 microsecond', '0', false
 );
 select is((pg_temp.queue('narrow') ->> 'payload_limit')::integer, 2, 'and the least');
 select fairq.set_queue('wide', p_max_running => -1, p_rate => 0);

@@ -231,7 +231,8 @@ create table fairq.queues (
     constraint queues_max_running_not_negative check (max_running >= 0),
     constraint queues_rate_in_range check (rate >= 0.000001 and rate <= 1000000 and burst between 1 and 1000000),
     constraint queues_leases_in_range check (
-        default_lease > interval '0' and default_lease <= longest_lease and longest_lease <= interval '7 days'
+        default_lease >= interval '1 millisecond' and default_lease <= longest_lease
+        and longest_lease <= interval '7 days'
     ),
     constraint queues_max_attempts_in_range check (max_attempts between 1 and 1000),
     constraint queues_backoff_in_range check (

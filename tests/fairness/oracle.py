@@ -410,7 +410,8 @@ class Oracle:
         news = flow.news
         flow.running -= news.ended
         refund = sum(ms for epoch, ms in news.refunds if epoch == flow.epoch)
-        flow.vtime += round(news.extra * UNIT / flow.wish.weight) - round(refund * UNIT / flow.wish.weight)
+        if self.charge == "time":  # what was prepaid before the queue charged otherwise stays as it was
+            flow.vtime += round(news.extra * UNIT / flow.wish.weight) - round(refund * UNIT / flow.wish.weight)
         flow.estimate = average(flow.estimate, news.elapsed) or flow.estimate
 
     def _unblock(self, flow: Flow) -> None:

@@ -413,3 +413,18 @@ def test_a_debt_does_not_overflow(db: Database) -> None:
     However much a tenant owes, no claim fails of it.
     """
     check_a_debt_does_not_overflow(db)
+
+
+def test_an_idle_tenant_does_not_sink_out_of_range(db: Database) -> None:
+    """
+    Each time virtual times are moved down, those of idle tenants go down, too: as far as there is room, and no further.
+    """
+    for tenant in ("idle", "a"):
+        db.given_jobs(tenant, 2)
+        db.complete_all(db.claim(2))
+    db.execute("update fairq.flows set vtime = -9223372036854775000 where tenant = 'idle'")
+    db.execute("update fairq.flows set vtime = 1152921504606846977 where tenant = 'a'")
+    db.execute("update fairq.ticks set virtual_time = 1152921504606846977")
+    db.given_jobs("a", 1)
+    assert [job.tenant for job in db.claim(1)] == ["a"]
+    assert db.value("select vtime from fairq.flows where tenant = 'idle'") == -(2**62)

@@ -13,7 +13,7 @@ import psycopg
 
 from tests.support import Session, wait_until
 
-from .helpers import check, check_books, ids, look, waits
+from .helpers import check, check_books, gate_before, ids, look, paused_session, waits
 
 if TYPE_CHECKING:
     from tests.support import Database
@@ -191,6 +191,29 @@ def check_an_open_claim_stops_nobody_else(db: Database) -> None:
 def test_an_open_claim_stops_nobody_else(db: Database) -> None:
     """The queue's lock is the claimers' alone."""
     check_an_open_claim_stops_nobody_else(db)
+
+
+@check
+def check_a_purge_leaves_alone_what_is_claimed_meanwhile(db: Database) -> None:
+    """A job that is claimed while a purge is under way can be completed, however long the purge stays open."""
+    db.given_jobs("a", 3)
+    look(db)
+    purger = paused_session(db, autocommit=False)
+    with gate_before(db, "insert on fairq.finished_jobs") as gate:
+        purge = gate.stop(purger, lambda: purger.call("purge_tenant", p_queue="default", p_tenant="a"))
+        # the purge has locked the first job, and has the others still in its list
+        (claimed,) = db.claim(1)
+        gate.open()
+        purge.result()
+    worker = db.session(lock_timeout="500ms")
+    assert worker.complete(claimed)
+    purger.conn.commit()
+    assert db.rows("select from fairq.jobs") == []
+
+
+def test_a_purge_leaves_alone_what_is_claimed_meanwhile(db: Database) -> None:
+    """purge_tenant() and a claim, beside each other."""
+    check_a_purge_leaves_alone_what_is_claimed_meanwhile(db)
 
 
 @check

@@ -374,6 +374,15 @@ MUTANTS: dict[str, tuple[Callable[[Database], None], tuple[Callable[..., None], 
         Edit("_hold_waiting", "raise exception 'job % runs', p_job_id using errcode = 'QF900';", "return null;"),
         (leases.check_a_cancel_that_waited_finds_the_lease,),
     ),
+    "a purge locks what runs": (
+        both(
+            Edit("purge_tenant", "continue when exists (select from fairq.leases as l where l.job_id = v_id);"),
+            Edit(
+                "purge_tenant", "if exists (select from fairq.leases as l where l.job_id = v_id) then", "if false then"
+            ),
+        ),
+        (locks.check_a_purge_leaves_alone_what_is_claimed_meanwhile,),
+    ),
     "enqueue takes the keys of a batch as they come": (
         Edit("_draw_ids", "order by u.tenant, u.key, u.ordinality", "order by u.ordinality"),
         (locks.check_batches_in_opposite_order,),

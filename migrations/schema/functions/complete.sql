@@ -27,7 +27,7 @@ declare
     v_late   fairq.leases[];
 begin
     with taken as (
-        -- by the primary key, in its order: a join with the arrays might be turned round, and then walk every dead lease
+        -- by the primary key, in its order: a join with the arrays might be turned round, and walk every dead lease
         delete from fairq.leases as l
         where l.job_id = any (p_job_ids) and l.lease_token = any (p_tokens) and l.caller = v_caller
         returning

@@ -662,7 +662,8 @@ begin
         if v_new.ended is not null then
             v_flow.running := v_flow.running - v_new.ended;
             v_flow.vtime := case
-                when v_new.extra = 0 and coalesce(v_new.refund, 0) = 0 then v_flow.vtime
+                -- what was prepaid in time before the queue went over to another charge stays as it was
+                when p_charge <> 'time' or v_new.extra = 0 and coalesce(v_new.refund, 0) = 0 then v_flow.vtime
                 -- a debt of 2^62 is as good as any: beyond it the dearest thousand jobs there can be would not fit
                 else greatest(-4611686018427387904, least(
                     4611686018427387904,
@@ -1305,7 +1306,10 @@ as $fn$
 declare
     v_by bigint := p_tick.virtual_time;
 begin
-    update fairq.flows as f set vtime = f.vtime - v_by, stamp = f.stamp + 1 where f.queue = p_tick.queue;
+    -- a flow that is idle for ages has no credit to lose, and an integer has an end
+    update fairq.flows as f
+    set vtime = greatest(f.vtime, v_by - 4611686018427387904) - v_by, stamp = f.stamp + 1
+    where f.queue = p_tick.queue;
     p_tick.virtual_time := 0;
     if (p_tick.pick_floor).vtime < 9223372036854775807 then
         p_tick.pick_floor := row(

@@ -158,9 +158,11 @@ create or replace function fairq.purge_tenant(p_queue text, p_tenant text, p_lim
 as $fn$
 -- queued, scheduled -> cancelled: the tenant's waiting jobs, each with its event; what runs goes on
 --
+-- What was claimed since the list was begun is passed by before its row is locked: who holds a job's row must never make
+-- the worker that ends it wait.
 -- Locks:  the jobs' rows, skipping those held by others: no claim waits, and none is taken from it.
 -- Index:  jobs_claim_idx, then jobs_purge_idx.
--- Raises: 22023 for a bad argument.
+-- Raises: 22023 for a bad argument; 40001 when a job was claimed at the very moment it was locked.
 declare
     v_actor text := fairq._caller();
     v_id    bigint;
@@ -190,11 +192,16 @@ begin
         )
         limit p_limit
     loop
+        continue when exists (select from fairq.leases as l where l.job_id = v_id);
+
         select j.* into v_job from fairq.jobs as j where j.job_id = v_id for update skip locked;
-        if found and not exists (select from fairq.leases as l where l.job_id = v_id) then
-            perform fairq._cancel_waiting(v_job, v_actor);
-            v_total := v_total + 1;
+        continue when not found;
+
+        if exists (select from fairq.leases as l where l.job_id = v_id) then
+            raise exception 'job % was claimed while it was purged', v_id using errcode = '40001', hint = 'Try again.';
         end if;
+        perform fairq._cancel_waiting(v_job, v_actor);
+        v_total := v_total + 1;
     end loop;
     return v_total;
 end
@@ -216,8 +223,8 @@ begin
         perform fairq._refuse('p_charge', p_new.charge, 'time, jobs or cost');
     end if;
     perform fairq._check_pace(p_new.max_running, '-1', p_new.rate, '0', p_new.burst);
-    perform fairq._check_span('p_longest_lease', p_new.longest_lease, interval '1 microsecond', interval '7 days');
-    perform fairq._check_span('p_default_lease', p_new.default_lease, interval '1 microsecond', p_new.longest_lease);
+    perform fairq._check_span('p_longest_lease', p_new.longest_lease, interval '1 millisecond', interval '7 days');
+    perform fairq._check_span('p_default_lease', p_new.default_lease, interval '1 millisecond', p_new.longest_lease);
     if p_new.max_attempts not between 1 and 1000 then
         perform fairq._refuse('p_max_attempts', p_new.max_attempts::text, 'a number from 1 to 1000');
     end if;
