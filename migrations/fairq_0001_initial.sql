@@ -2373,8 +2373,8 @@ create or replace function fairq.purge_tenant(p_queue text, p_tenant text, p_lim
 as $fn$
 -- queued, scheduled -> cancelled: the tenant's waiting jobs, each with its event; what runs goes on
 --
--- What was claimed since the list was begun is passed by before its row is locked: who holds a job's row must never make
--- the worker that ends it wait.
+-- What was claimed since the list was begun is passed by before its row is locked: who holds a job's row must never
+-- make the worker that ends it wait.
 -- Locks:  the jobs' rows, skipping those held by others: no claim waits, and none is taken from it.
 -- Index:  jobs_claim_idx, then jobs_purge_idx.
 -- Raises: 22023 for a bad argument; 40001 when a job was claimed at the very moment it was locked.

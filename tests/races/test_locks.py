@@ -205,9 +205,9 @@ def check_a_purge_leaves_alone_what_is_claimed_meanwhile(db: Database) -> None:
         (claimed,) = db.claim(1)
         gate.open()
         purge.result()
-    worker = db.session(lock_timeout="500ms")
-    assert worker.complete(claimed)
-    purger.conn.commit()
+        worker = db.session(lock_timeout="500ms")
+        assert worker.complete(claimed)
+        purger.conn.commit()
     assert db.rows("select from fairq.jobs") == []
 
 
