@@ -337,10 +337,6 @@ SABOTAGES: dict[str, tuple[Mutation, str]] = {
     ),
     # one tenant's use against another's
     "payloads of any size": (Edit("_check_job", PAYLOAD, "false"), "D04"),
-    "payloads are measured compressed": (
-        Edit("_check_job", PAYLOAD, "pg_column_size(p_job.payload) > p_settings.payload_limit"),
-        "D04",
-    ),
     "a job that never falls due": (Edit("_check_job", "not isfinite(p_job.run_at)", "false"), "D09"),
     "a job that costs no number": (
         Edit(
