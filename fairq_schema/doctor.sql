@@ -115,7 +115,7 @@ found (hazard, severity, subject, what, remedy) as (
     select
         'H5', 'warning', quote_ident(r.rolname),
         'this login has CREATEROLE, and can make itself a member of any role before PostgreSQL 16',
-        format('alter role %I nocreaterole;', r.rolname)
+        format('between migrations: alter role %I nocreaterole; the next one needs it back', r.rolname)
     from here as h
     cross join pg_catalog.pg_roles as r
     where h.version < 160000 and r.rolcanlogin and r.rolcreaterole and not r.rolsuper
