@@ -164,7 +164,9 @@ def _parser() -> argparse.ArgumentParser:
     add("--peers", type=_words(PEERS), default=[], metavar="NAME,...", help=f"beside fairq and toy: {', '.join(PEERS)}")
     git = os.environ.get("FAIRQ_PGMQ_GIT")
     add("--pgmq-git", type=Path, default=git and Path(git), metavar="DIR", help="pgmq's repository (or FAIRQ_PGMQ_GIT)")
-    add("--size", choices=SIZES, default="quick", help="quick (default): about 5 minutes; full: up to an hour")
+    add(
+        "--size", choices=SIZES, default="quick", help="quick (default): minutes; full: ten times as much of everything"
+    )
     add("--rounds", type=int, metavar="N", help="how often each queue has its turn; the median counts")
     add(
         "--out",

@@ -60,7 +60,7 @@ SMOKE = Sizes(
     growth_batch=(1,),
     growth_sessions=(2,),
 )
-# About five minutes: what a change has done, roughly.
+# Minutes: what a change has done, and what is published.
 QUICK = Sizes(
     rounds=1,
     jobs={1: 3_000, 10: 15_000, 100: 40_000, 1000: 50_000},
@@ -84,7 +84,7 @@ QUICK = Sizes(
     growth_batch=(1, 10, 100, 1000),
     growth_sessions=(1, 4, 16, 64),
 )
-# About an hour: what is published.
+# Ten times as much, for a machine that is free for long.
 FULL = Sizes(
     rounds=3,
     jobs={1: 10_000, 10: 50_000, 100: 100_000, 1000: 100_000},

@@ -23,12 +23,12 @@ if TYPE_CHECKING:
 LONG = "1 hour"
 CLAIM = f"select * from fairq.claim_jobs(%s, 'worker', 10, '{LONG}')"
 
-# Measured on 18: 242 with nothing new, 396 when ten jobs have just been completed; under a snapshot held for 30,000
-# jobs of mixed priorities, some delayed, some retried, 314 and 503. On 15 up to 526.
+# Measured on 18: 221 with nothing new, 325 when ten jobs have just been completed; under a snapshot held for 30,000
+# jobs of mixed priorities, some delayed, some retried, 306 and 447. On 15 the same within a few.
 QUIET, BUSY = 400, 650
-# A queue with one job at a time: 103 to 107, on 15 108 to 114.
+# A queue with one job at a time: 78, on 15 81 or 82.
 ONE = 140
-# Completing ten: 140 to 190, also under a held snapshot; with a plan that walks the dead leases it was 364 and grew.
+# Completing ten under a held snapshot: 135, on 15 153; with a plan that walks the dead leases it was 364, and grew.
 COMPLETE = "select * from fairq.complete_jobs(%s, %s)"
 COMPLETED = 260
 

@@ -117,7 +117,7 @@ as $fn$
 -- p_now:  the clock; null for the real one.
 -- Locks:  the lease's row, then the job's.
 -- Index:  leases_pkey and jobs_pkey.
--- Raises: 40001 as _complete() does.
+-- Raises: 40001 when a lease has no job, which nothing does.
 declare
     v_now     timestamptz;
     v_lease   fairq.leases;
