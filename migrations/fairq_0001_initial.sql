@@ -363,7 +363,7 @@ create type fairq.wait_reason as (
     ahead    bigint,
     picks    bigint
 );
-comment on type fairq.wait_reason is 'The answer of explain_wait(). reason: not_found, finished, running, lease_expired, not_due, queue_paused, queue_at_cap, queue_rate_limited, tenant_paused, tenant_at_cap, tenant_rate_limited, not_looked_at or in_line. until: when this reason ends by itself. ahead: jobs of its own tenant before it. picks: jobs of all tenants before it, about.';
+comment on type fairq.wait_reason is 'The answer of explain_wait(). reason: not_found, finished, running, lease_expired, not_due, queue_paused, queue_at_cap, queue_rate_limited, tenant_paused, tenant_at_cap, tenant_rate_limited, not_looked_at, in_line or ready (picked ahead, for the next claim to take). until: when this reason ends by itself. ahead: jobs of its own tenant before it. picks: jobs of all tenants before it, about.';
 
 --
 -- schema/tables.sql
@@ -426,23 +426,25 @@ comment on column fairq.jobs.last_error is 'Why the last attempt failed.';
 comment on column fairq.jobs.created_at is 'When it was enqueued.';
 comment on column fairq.jobs.changed_xid is 'The transaction that last gave the scheduler something to know about this job: its first feed.';
 
--- leases: a job is running if and only if it has one, and a lease is always whole
+-- leases: a job is running if and only if it has one that somebody holds. One that nobody holds yet is of a job that was
+-- picked ahead of the claims (queues.read_ahead) and is ready for the next.
 
 create table fairq.leases (
     job_id              bigint      not null,
     queue               text        collate "C" not null,
     tenant              text        collate "C" not null,
-    caller              text        not null,
-    lease_owner         text        not null,
-    lease_token         uuid        not null,
+    caller              text,
+    lease_owner         text,
+    lease_token         uuid,
     attempt             integer     not null,
-    started_at          timestamptz not null,
+    started_at          timestamptz,
     lease_expires_at    timestamptz not null,
     cancel_requested_at timestamptz,
     dispatch            bigint      not null,
     prepaid             bigint,
     epoch               bigint      not null default 0,
     constraint leases_pkey primary key (job_id),
+    constraint leases_ready_or_held check (num_nulls(caller, lease_owner, lease_token, started_at) in (0, 4)),
     constraint leases_attempt_positive check (attempt > 0),
     constraint leases_ends_after_start check (lease_expires_at > started_at),
     constraint leases_prepaid_positive check (prepaid > 0)
@@ -452,16 +454,16 @@ create table fairq.leases (
 alter table fairq.leases enable row level security;
 alter table fairq.leases force row level security;
 
-comment on table fairq.leases is 'One narrow row for each running attempt.';
-comment on column fairq.leases.job_id is 'The running job.';
+comment on table fairq.leases is 'One narrow row for each running attempt, and for each job that is ready: picked, charged, and still to be taken by a claim.';
+comment on column fairq.leases.job_id is 'The running or ready job.';
 comment on column fairq.leases.queue is 'Its queue.';
 comment on column fairq.leases.tenant is 'Its tenant.';
-comment on column fairq.leases.caller is 'The database role that claimed it: only this role may renew, complete, fail or release.';
-comment on column fairq.leases.lease_owner is 'What the worker calls itself. For people; the token is the identity.';
-comment on column fairq.leases.lease_token is 'The fence: new for each claim, never shown to tenants.';
+comment on column fairq.leases.caller is 'The database role that claimed it: only this role may renew, complete, fail or release. Null while it is ready.';
+comment on column fairq.leases.lease_owner is 'What the worker calls itself. For people; the token is the identity. Null while it is ready.';
+comment on column fairq.leases.lease_token is 'The fence: new for each claim, never shown to tenants. Null while it is ready.';
 comment on column fairq.leases.attempt is 'Which attempt this is, from 1.';
-comment on column fairq.leases.started_at is 'When the attempt was handed out.';
-comment on column fairq.leases.lease_expires_at is 'From this moment the lease is dead for renew, complete and fail alike.';
+comment on column fairq.leases.started_at is 'When the attempt was handed out. Null while it is ready.';
+comment on column fairq.leases.lease_expires_at is 'From this moment the lease is dead for renew, complete and fail alike; a ready job that nobody has taken by then waits again.';
 comment on column fairq.leases.cancel_requested_at is 'When the cancellation of the running job was asked for; renew tells the worker.';
 comment on column fairq.leases.prepaid is 'Milliseconds of worker time charged for the attempt so far; null where the queue does not charge by time.';
 comment on column fairq.leases.epoch is 'The flow''s lift epoch at the start: a refund of an earlier epoch is void.';
@@ -596,6 +598,7 @@ create table fairq.queues (
     key_ttl          interval         not null default '1 day',
     retention        interval         not null default '7 days',
     notify           boolean          not null default false,
+    read_ahead       integer          not null default 0,
     constraint queues_pkey primary key (queue),
     constraint queues_name_not_empty check (queue <> ''),
     constraint queues_charge_known check (charge in ('time', 'jobs', 'cost')),
@@ -610,6 +613,7 @@ create table fairq.queues (
         backoff_base >= interval '0' and backoff_base <= backoff_cap and backoff_cap <= interval '365 days'
         and backoff_jitter between 0 and 1
     ),
+    constraint queues_read_ahead_in_range check (read_ahead between 0 and 1000),
     constraint queues_payload_limit_in_range check (payload_limit between 2 and 67108864),
     constraint queues_times_in_range check (
         key_ttl > interval '0' and key_ttl <= interval '3650 days'
@@ -636,6 +640,7 @@ comment on column fairq.queues.payload_limit is 'Longest payload and longest res
 comment on column fairq.queues.key_ttl is 'How long an idempotency key stands that names no time of its own.';
 comment on column fairq.queues.retention is 'How long ended jobs are kept; see prune().';
 comment on column fairq.queues.notify is 'Wake listeners when a job arrives in a queue that a worker found empty. Off by default: a NOTIFY takes a lock of the whole database at commit.';
+comment on column fairq.queues.read_ahead is 'How many jobs a claim may pick beyond its own, to be ready for the next claims, which then need not wait for the queue''s lock. The order is the same; who arrives meanwhile comes after them. 0: none.';
 
 create table fairq.tenants (
     queue       text             collate "C" not null,
@@ -773,6 +778,7 @@ create table fairq.ticks (
     mean              double precision,
     tokens            double precision,
     tokens_at         timestamptz,
+    ready_floor       bigint      not null default 0,
     constraint ticks_pkey primary key (queue, tick_id)
 ) with (
     autovacuum_vacuum_scale_factor = 0.02
@@ -801,6 +807,7 @@ comment on column fairq.ticks.activations is 'Flows that became backlogged, ever
 comment on column fairq.ticks.mean is 'Milliseconds attempts of the queue take: moving average of weight 1/8; null before the first.';
 comment on column fairq.ticks.tokens is 'Tokens in the queue''s own bucket at tokens_at; null without a rate.';
 comment on column fairq.ticks.tokens_at is 'When they were counted.';
+comment on column fairq.ticks.ready_floor is 'No ready job was dispatched before: where claims begin to look for one.';
 comment on column fairq.ticks.found_empty is 'The claim found less than it asked for: the next enqueue may wake listeners.';
 
 create table fairq.settlements (
@@ -939,6 +946,10 @@ comment on index fairq.job_keys_prune_idx is 'Ridden by prune: keys by the time 
 create index leases_expire_idx on fairq.leases (queue, lease_expires_at);
 comment on index fairq.leases_expire_idx is 'Ridden by expire: leases by the time they end.';
 
+-- read_ahead: what is ready, in the order it was picked, from the ready floor
+create index leases_ready_idx on fairq.leases (queue, dispatch) where started_at is null;
+comment on index fairq.leases_ready_idx is 'Ridden by _take_ready and purge_tenant: ready jobs in the order of dispatch.';
+
 -- the timeline of one job
 create index job_log_timeline_idx on fairq.job_log (job_id, log_id);
 comment on index fairq.job_log_timeline_idx is 'Ridden by job_events: the transitions of one job.';
@@ -985,8 +996,8 @@ select
     j.task,
     j.payload,
     j.priority,
-    case when l.job_id is null then j.state else 'running' end as state,
-    coalesce(l.attempt, j.attempts) as attempts,
+    case when l.started_at is null then j.state else 'running' end as state,
+    case when l.started_at is null then j.attempts else l.attempt end as attempts,
     j.max_attempts,
     j.run_at,
     j.cost,
@@ -1274,7 +1285,9 @@ to fairq_api;
 grant select, insert, delete on fairq.jobs to fairq_api;
 grant update (state, priority, attempts, run_at, last_error, changed_xid) on fairq.jobs to fairq_api;
 grant select, insert, delete on fairq.leases to fairq_api;
-grant update (lease_expires_at, cancel_requested_at, prepaid) on fairq.leases to fairq_api;
+grant update (
+    lease_expires_at, cancel_requested_at, prepaid, caller, lease_owner, lease_token, started_at
+) on fairq.leases to fairq_api;
 grant select, insert, delete on fairq.finished_jobs to fairq_api;
 -- one column, only so that its rows may be locked; the policy lets no update through
 grant update (state) on fairq.finished_jobs to fairq_api;
@@ -1284,7 +1297,7 @@ grant update (job_id, payload_hash, expires_at) on fairq.job_keys to fairq_api;
 grant select, insert on fairq.queues to fairq_api;
 grant update (
     paused, charge, max_running, rate, burst, default_lease, longest_lease, max_attempts, backoff_base, backoff_cap,
-    backoff_jitter, payload_limit, key_ttl, retention, notify
+    backoff_jitter, payload_limit, key_ttl, retention, notify, read_ahead
 ) on fairq.queues to fairq_api;
 grant select, insert on fairq.tenants to fairq_api;
 grant update (weight, max_running, paused, rate, burst) on fairq.tenants to fairq_api;
@@ -1894,14 +1907,14 @@ as $fn$
 --
 -- held:     the time the worker held it: success, failure, cancellation while running, snooze.
 -- prepaid:  what was charged stays: a lost lease. Paid back, a job that kills workers would run free.
--- nothing:  it never started: given back by a worker that shuts down.
+-- nothing:  it never started: given back by a worker that shuts down, or ready and not taken.
 declare
     v_held bigint := greatest(1, round(extract(epoch from p_now - p_lease.started_at) * 1000));
 begin
-    if p_lease.prepaid is null or p_pays = 'prepaid' then
+    if p_pays = 'nothing' or p_lease.started_at is null then
+        return row(p_lease.tenant, p_lease.epoch, 1, 0, 0, 0, coalesce(p_lease.prepaid, 0))::fairq.ending;
+    elsif p_pays = 'prepaid' or p_lease.prepaid is null then
         return row(p_lease.tenant, p_lease.epoch, 1, 0, 0, 0, 0)::fairq.ending;
-    elsif p_pays = 'nothing' then
-        return row(p_lease.tenant, p_lease.epoch, 1, 0, 0, 0, p_lease.prepaid)::fairq.ending;
     end if;
     return row(
         p_lease.tenant, p_lease.epoch, 1, 1, v_held, greatest(0, v_held - p_lease.prepaid),
@@ -2114,6 +2127,99 @@ end
 $fn$;
 comment on function fairq._acting_tenant(text, text, text) is 'Checks that the caller may act for a tenant, and returns it. Internal.';
 revoke all on function fairq._acting_tenant(text, text, text) from public;
+
+--
+-- schema/functions/read_ahead.sql
+--
+
+--
+-- read_ahead: queued -> ready -> running
+--
+-- A claim of a queue that reads ahead picks more than it was asked for, under the queue's lock and in the usual order;
+-- what is not its own is ready: it has a lease that nobody holds. The claims that follow take from there, without the
+-- lock. A ready job that nobody takes within the queue's default lease waits again, as if it had not been picked.
+
+create or replace function fairq._take_ready(
+    p_queue text, p_owner text, p_caller text, p_limit integer, p_lease interval, p_is_paused boolean,
+    p_now timestamptz
+)
+    returns fairq.claimed_job[]
+    language plpgsql
+    set search_path = pg_catalog, pg_temp
+as $fn$
+-- ready -> running: up to p_limit jobs, in the order in which they were picked, as far as nobody else is taking them.
+--
+-- Fair:   they are charged and counted already. Of a tenant, or a queue, that is paused none is taken.
+-- Locks:  the leases' rows, skipping those held by others. Not the jobs': who wants one away takes its lease first.
+-- Index:  leases_ready_idx, from the ready floor; ticks_pkey, tenants_pkey, jobs_pkey.
+declare
+    v_claimed fairq.claimed_job[];
+begin
+    if p_is_paused then
+        return '{}';
+    end if;
+    with ready as (
+        select l.ctid as row_id from fairq.leases as l
+        where l.queue = p_queue and l.started_at is null and l.lease_expires_at > p_now
+          and l.dispatch >= (
+              select t.ready_floor from fairq.ticks as t where t.queue = p_queue order by t.tick_id desc limit 1
+          )
+          and (
+              select t.paused from fairq.tenants as t
+              where t.tenant in (l.tenant, '*') and t.queue = p_queue
+              order by t.tenant = '*'
+              limit 1
+          ) is not true
+        order by l.dispatch
+        limit p_limit
+        for update of l skip locked
+    ), taken as (
+        update fairq.leases as l
+        set
+            caller = p_caller, lease_owner = p_owner, lease_token = gen_random_uuid(), started_at = p_now,
+            lease_expires_at = p_now + p_lease
+        from ready as r
+        where l.ctid = r.row_id
+        returning l.job_id, l.tenant, l.attempt, l.lease_token, l.lease_expires_at, l.dispatch
+    )
+    select array_agg(
+        row(
+            t.job_id, p_queue, t.tenant, j.task, case when pg_column_size(j.payload) < 2000 then j.payload end,
+            j.priority, t.attempt, j.max_attempts, t.lease_token, t.lease_expires_at, j.run_at, j.created_at
+        )::fairq.claimed_job order by t.dispatch
+    )
+    into v_claimed
+    from taken as t
+    cross join lateral (
+        select jj.* from fairq.jobs as jj where jj.job_id = t.job_id offset 0
+    ) as j;
+    return coalesce(v_claimed, '{}');
+end
+$fn$;
+comment on function fairq._take_ready(text, text, text, integer, interval, boolean, timestamptz) is 'Leases ready jobs to a worker. Internal.';
+revoke all on function fairq._take_ready(text, text, text, integer, interval, boolean, timestamptz) from public;
+
+create or replace function fairq._withdraw(p_job_id bigint)
+    returns void
+    language plpgsql
+    set search_path = pg_catalog, pg_temp
+as $fn$
+-- ready -> queued: a job that nobody has taken yet is again one that waits, as far as it is one. Its tenant gets back
+-- what it was charged.
+--
+-- Locks:  the lease's row, then the job's.
+declare
+    v_lease fairq.leases;
+begin
+    select l.* into v_lease from fairq.leases as l where l.job_id = p_job_id and l.started_at is null for update;
+    if found then
+        perform fairq._settle(v_lease.queue, fairq._ending(v_lease, 'nothing', clock_timestamp()));
+        perform fairq._put_back(v_lease, v_lease.attempt - 1, null, null);
+    end if;
+end
+$fn$;
+comment on function fairq._withdraw(bigint) is 'Makes a ready job wait again. Internal.';
+revoke all on function fairq._withdraw(bigint) from public;
 
 --
 -- schema/functions/waiting.sql
@@ -2388,6 +2494,8 @@ begin
     perform fairq._check_name('p_tenant', p_tenant, 200);
     perform fairq._check_limit(p_limit, 100000);
 
+    perform fairq._withdraw(l.job_id) from fairq.leases as l
+    where l.queue = p_queue and l.tenant = p_tenant and l.started_at is null;
     for v_id in
         (
             select j.job_id from fairq.jobs as j
@@ -2451,6 +2559,9 @@ begin
     if p_new.payload_limit not between 2 and 67108864 then
         perform fairq._refuse('p_payload_limit', p_new.payload_limit::text, 'a number of bytes from 2 to 67108864');
     end if;
+    if p_new.read_ahead not between 0 and 1000 then
+        perform fairq._refuse('p_read_ahead', p_new.read_ahead::text, 'a number of jobs from 0 to 1000');
+    end if;
     perform fairq._check_span('p_key_ttl', p_new.key_ttl, interval '1 microsecond', interval '3650 days');
     perform fairq._check_span('p_retention', p_new.retention, interval '0', interval '3650 days');
 end
@@ -2474,7 +2585,8 @@ create or replace function fairq.set_queue(
     p_payload_limit  integer default null,
     p_key_ttl        interval default null,
     p_retention      interval default null,
-    p_notify         boolean default null
+    p_notify         boolean default null,
+    p_read_ahead     integer default null
 )
     returns void
     language plpgsql
@@ -2511,6 +2623,7 @@ begin
     v_new.key_ttl        := coalesce(p_key_ttl, v_new.key_ttl);
     v_new.retention      := coalesce(p_retention, v_new.retention);
     v_new.notify         := coalesce(p_notify, v_new.notify);
+    v_new.read_ahead     := coalesce(p_read_ahead, v_new.read_ahead);
     perform fairq._check_settings(v_new);
 
     insert into fairq.queues as q select v_new.*
@@ -2520,17 +2633,17 @@ begin
         burst = excluded.burst, default_lease = excluded.default_lease, longest_lease = excluded.longest_lease,
         max_attempts = excluded.max_attempts, backoff_base = excluded.backoff_base, backoff_cap = excluded.backoff_cap,
         backoff_jitter = excluded.backoff_jitter, payload_limit = excluded.payload_limit, key_ttl = excluded.key_ttl,
-        retention = excluded.retention, notify = excluded.notify;
+        retention = excluded.retention, notify = excluded.notify, read_ahead = excluded.read_ahead;
 end
 $fn$;
-comment on function fairq.set_queue(text, boolean, text, integer, double precision, integer, interval, interval, integer, interval, interval, double precision, integer, interval, interval, boolean) is 'Changes the settings given of a queue, or of all queues without settings of their own (*).';
+comment on function fairq.set_queue(text, boolean, text, integer, double precision, integer, interval, interval, integer, interval, interval, double precision, integer, interval, interval, boolean, integer) is 'Changes the settings given of a queue, or of all queues without settings of their own (*).';
 revoke all on function fairq.set_queue(
     text, boolean, text, integer, double precision, integer, interval, interval, integer, interval, interval,
-    double precision, integer, interval, interval, boolean
+    double precision, integer, interval, interval, boolean, integer
 ) from public;
 grant execute on function fairq.set_queue(
     text, boolean, text, integer, double precision, integer, interval, interval, integer, interval, interval,
-    double precision, integer, interval, interval, boolean
+    double precision, integer, interval, interval, boolean, integer
 ) to fairq_operator;
 
 --
@@ -3095,6 +3208,11 @@ declare
     v_is_last boolean;
     v_error   jsonb;
 begin
+    if p_lease.started_at is null then
+        -- it was ready and nobody came for it: no attempt was made
+        perform fairq._put_back(p_lease, p_lease.attempt - 1, null, null, p_is_fed);
+        return 'queued';
+    end if;
     select p_lease.attempt >= j.max_attempts into v_is_last
     from fairq.jobs as j where j.job_id = p_lease.job_id;
     v_error := jsonb_build_object(
@@ -3431,7 +3549,7 @@ begin
         coalesce(p_tick.virtual_time, 0), row(-9223372036854775808, 0, 0, '')::fairq.place, '-infinity'::timestamptz,
         '-infinity'::timestamptz, '-infinity'::timestamptz, false, coalesce(p_tick.charge, p_settings.charge),
         (select count(*) from fairq.leases as l where l.queue = p_queue), coalesce(p_tick.backlogged, 0),
-        coalesce(p_tick.milliweight, 0), coalesce(p_tick.activations, 0), p_tick.mean, p_settings.burst, p_now
+        coalesce(p_tick.milliweight, 0), coalesce(p_tick.activations, 0), p_tick.mean, p_settings.burst, p_now, coalesce(p_tick.ready_floor, 0)
     )::fairq.ticks;
 end
 $fn$;
@@ -4253,14 +4371,15 @@ comment on function fairq._pick_one(fairq.ticks, fairq.touched[], pg_snapshot, x
 revoke all on function fairq._pick_one(fairq.ticks, fairq.touched[], pg_snapshot, xid8, bigint, boolean) from public;
 
 create or replace function fairq._lease(
-    p_queue text, p_picks fairq.pick[], p_dispatch bigint, p_owner text, p_caller text, p_now timestamptz,
-    p_lease interval, p_by_time boolean
+    p_queue text, p_picks fairq.pick[], p_mine integer, p_dispatch bigint, p_owner text, p_caller text,
+    p_now timestamptz, p_lease interval, p_ready interval, p_by_time boolean
 )
     returns fairq.claimed_job[]
     language plpgsql
     set search_path = pg_catalog, pg_temp
 as $fn$
--- queued -> running: all of the chosen jobs, or none when one of them is held by somebody who may be taking it away.
+-- queued -> running, or ready: all of the chosen jobs, or none when one of them is held by somebody who may be taking it
+-- away. The first p_mine are the claim's, which are returned; the rest are ready for p_ready.
 --
 -- Locks:  the jobs' rows, for key share, skipping those held for update: nothing waits under the queue's lock.
 declare
@@ -4291,19 +4410,24 @@ begin
         prepaid, epoch
     )
     select
-        c.job_id, p_queue, c.tenant, p_caller, p_owner, c.lease_token, c.attempt, p_now, c.lease_expires_at,
-        p_dispatch + c.turn, case when p_by_time then c.price end, c.epoch
+        c.job_id, p_queue, c.tenant, case when c.turn <= p_mine then p_caller end,
+        case when c.turn <= p_mine then p_owner end, case when c.turn <= p_mine then c.lease_token end, c.attempt,
+        case when c.turn <= p_mine then p_now end,
+        case when c.turn <= p_mine then c.lease_expires_at else p_now + p_ready end, p_dispatch + c.turn,
+        case when p_by_time then c.price end, c.epoch
     -- the picks are in turn, and so are the jobs
     from rows from (unnest(p_picks), unnest(v_claimed)) as c(
         turn, job_row, picked_tenant, picked_id, price, epoch,
         job_id, queue, tenant, task, payload, priority, attempt, max_attempts, lease_token, lease_expires_at, run_at,
         created_at
     );
-    return v_claimed;
+    return v_claimed[:p_mine];
 end
 $fn$;
-comment on function fairq._lease(text, fairq.pick[], bigint, text, text, timestamptz, interval, boolean) is 'Leases the chosen jobs to a worker. Internal.';
-revoke all on function fairq._lease(text, fairq.pick[], bigint, text, text, timestamptz, interval, boolean) from public;
+comment on function fairq._lease(text, fairq.pick[], integer, bigint, text, text, timestamptz, interval, interval, boolean) is 'Leases the chosen jobs to a worker, or makes them ready. Internal.';
+revoke all on function fairq._lease(
+    text, fairq.pick[], integer, bigint, text, text, timestamptz, interval, interval, boolean
+) from public;
 
 create or replace function fairq._held_by_others(p_picks fairq.pick[])
     returns bigint[]
@@ -4804,12 +4928,23 @@ declare
     v_left     integer;
     v_want     integer;
     v_wide     integer := 0;
+    v_took     integer;
+    v_ahead    integer := 0;
 begin
     -- assigned, not performed: an expression costs less than a statement
     v_is_done := fairq._lock_queue(p_queue);
     v_now := coalesce(p_now, clock_timestamp());
     v_settings := fairq._queue_settings(p_queue);
     p_lease := coalesce(p_lease, v_settings.default_lease);
+    if v_settings.read_ahead > 0 and p_tenants = '{*}' then
+        -- others who waited for the lock may have made some ready
+        v_claimed := fairq._take_ready(p_queue, p_owner, p_caller, p_limit, p_lease, v_settings.paused, v_now);
+        p_limit := p_limit - cardinality(v_claimed);
+        if p_limit = 0 then
+            return v_claimed;
+        end if;
+        v_ahead := least(v_settings.read_ahead, 1000 - p_limit);
+    end if;
     v_own := pg_current_xact_id();
     v_was := fairq._last_tick(p_queue, v_settings, v_now);
     -- one snapshot judges everything that follows: two statements would have two
@@ -4820,7 +4955,7 @@ begin
     v_tick.tokens_at := v_now;
 
     v_longest := case when v_settings.charge = 'time' then extract(epoch from p_lease) * 1000 end;
-    v_left := fairq._room(v_tick, v_settings, p_limit);
+    v_left := fairq._room(v_tick, v_settings, p_limit + v_ahead);
     while v_left > 0 loop
         v_want := case when v_settings.charge = 'cost' then 1 else v_left end;
         v_wide := greatest(v_want, v_wide);
@@ -4837,10 +4972,12 @@ begin
         exit when not v_picked.is_open;
 
         v_dispatch := nextval('fairq.dispatch_seq') * 1024;
+        v_took := coalesce(cardinality(v_picked.jobs), 0);
         v_got := '{}';
         if v_picked.jobs is not null then
             v_got := fairq._lease(
-                p_queue, v_picked.jobs, v_dispatch, p_owner, p_caller, v_now, p_lease, v_settings.charge = 'time'
+                p_queue, v_picked.jobs, p_limit, v_dispatch, p_owner, p_caller, v_now, p_lease,
+                v_settings.default_lease, v_settings.charge = 'time'
             );
             if v_got is null then
                 -- where one is held, many may be: the next thousand are tried before the next pass
@@ -4853,14 +4990,19 @@ begin
                 continue;
             end if;
             v_claimed := v_claimed || v_got;
-            v_tick.expire_floor := least(v_tick.expire_floor, v_now + p_lease);
+            v_tick.expire_floor := least(v_tick.expire_floor, v_now + least(p_lease, v_settings.default_lease));
+            if v_took > p_limit and v_tick.ready_floor = v_was.ready_floor then
+                -- what was ready before has been taken: the rest is held, or paused, and will expire
+                v_tick.ready_floor := v_dispatch;
+            end if;
+            p_limit := p_limit - cardinality(v_got);
         end if;
         -- a pass that only found flows empty is followed by a wider one
-        v_wide := case when cardinality(v_got) = 0 then least(1000, v_wide * 4) else 0 end;
+        v_wide := case when v_took = 0 then least(1000, v_wide * 4) else 0 end;
         v_tick := fairq._charge(v_tick, v_caught.touched, v_picked.flows, v_dispatch, v_now);
         v_tick.ticked_at := v_now;
         v_caught.touched := '{}';
-        v_left := v_left - cardinality(v_got);
+        v_left := v_left - v_took;
         if v_left > 0 then
             -- or each pass would walk all that the passes before it emptied
             v_tick.pick_floor := fairq._pick_floor(v_tick);
@@ -4874,7 +5016,7 @@ begin
         v_tick := fairq._pass_by(v_tick, v_skip, v_stuck, v_settings, v_now);
         v_tick.ticked_at := v_now;
     end if;
-    v_tick.found_empty := v_left > 0;
+    v_tick.found_empty := v_left > 0 and p_limit > 0;
     if v_tick.ticked_at = v_now or v_tick.found_empty <> v_was.found_empty then
         v_is_done := fairq._write_tick(v_tick);
     end if;
@@ -4947,10 +5089,10 @@ declare
     v_settings fairq.queues;
     v_caller   text := fairq._caller();
     v_tenants  text[];
-    v_claimed  fairq.claimed_job[];
+    v_claimed  fairq.claimed_job[] := '{}';
 begin
+    v_settings := fairq._queue_settings(p_queue);
     if p_lease is not null then
-        v_settings := fairq._queue_settings(p_queue);
         v_is_good := fairq._check_span('p_lease', p_lease, interval '1 millisecond', v_settings.longest_lease);
     end if;
     if current_setting('transaction_isolation') not in ('read committed', 'read uncommitted') then
@@ -4974,8 +5116,17 @@ begin
         perform set_config('synchronous_commit', 'off', true);
     end if;
     v_is_good := fairq._limit_idle_transaction();
-    -- a statement of its own: the snapshot of one that calls it is older than the lock
-    v_claimed := fairq._dispatch(p_queue, p_owner, v_caller, p_limit, p_lease, v_tenants);
+    if v_settings.read_ahead > 0 and v_tenants = '{*}' then
+        v_claimed := fairq._take_ready(
+            p_queue, p_owner, v_caller, p_limit, coalesce(p_lease, v_settings.default_lease), v_settings.paused,
+            clock_timestamp()
+        );
+        p_limit := p_limit - cardinality(v_claimed);
+    end if;
+    if p_limit > 0 then
+        -- a statement of its own: the snapshot of one that calls it is older than the lock
+        v_claimed := v_claimed || fairq._dispatch(p_queue, p_owner, v_caller, p_limit, p_lease, v_tenants);
+    end if;
     return query
     select
         c.job_id, c.queue, c.tenant, c.task,
@@ -5719,12 +5870,13 @@ create or replace function fairq._request_cancel(p_job_id bigint, p_actor text)
     language plpgsql
     set search_path = pg_catalog, pg_temp
 as $fn$
--- running -> running, its cancellation asked for. False when it does not run.
+-- running -> running, its cancellation asked for. False when it does not run, or is only ready.
 --
 -- Locks:  the lease's row.
 declare
     v_lease fairq.leases;
 begin
+    perform fairq._withdraw(p_job_id);
     select l.* into v_lease from fairq.leases as l where l.job_id = p_job_id for update;
     if not found then
         return false;
@@ -5809,7 +5961,7 @@ create or replace function fairq.reschedule_job(
 as $fn$
 -- queued, scheduled -> queued, scheduled
 --
--- Locks:  the job's row.
+-- Locks:  the job's row; before it its lease's, if it is ready.
 -- Raises: 22023 for bad arguments, or none.
 declare
     v_now   timestamptz := clock_timestamp();
@@ -5829,6 +5981,7 @@ begin
     end if;
 
     if fairq._find_job(p_job_id) = 'waiting' then
+        perform fairq._withdraw(p_job_id);
         v_job := fairq._hold_waiting(p_job_id);
     end if;
     if v_job.job_id is null then
@@ -6054,7 +6207,7 @@ begin
     cross join lateral fairq._newest_tick(s.queue) as t
     cross join lateral (
         select count(*) as running from (
-            select from fairq.leases as l where l.queue = s.queue limit 10000
+            select from fairq.leases as l where l.queue = s.queue and l.started_at > '-infinity' limit 10000
         ) as n
     ) as r
     where p_queue is null or s.queue = p_queue
@@ -6118,7 +6271,7 @@ begin
     from (
         select l.tenant, count(*) as running
         from (
-            select ll.tenant from fairq.leases as ll where ll.queue = p_queue limit 10000
+            select ll.tenant from fairq.leases as ll where ll.queue = p_queue and ll.started_at > '-infinity' limit 10000
         ) as l
         group by l.tenant
     ) as r;
@@ -6466,7 +6619,9 @@ begin
 
     select j.* into v_job from fairq.jobs as j where j.job_id = p_job_id;
     select l.* into v_lease from fairq.leases as l where l.job_id = p_job_id;
-    if v_lease.lease_expires_at <= v_now then
+    if v_lease.job_id is not null and v_lease.started_at is null then
+        return row('queued', 'ready', 'it is picked: the next claim takes it', null, 0, 0)::fairq.wait_reason;
+    elsif v_lease.lease_expires_at <= v_now then
         return row(
             'running', 'lease_expired', 'its lease is over: the next claim of its queue ends the attempt', null, null,
             null

@@ -24,6 +24,7 @@ set local role fairq_owner;
 set local role fairq_api;
 \ir functions/_shared.sql
 \ir functions/identity.sql
+\ir functions/read_ahead.sql
 \ir functions/waiting.sql
 \ir functions/settings.sql
 \ir functions/enqueue.sql

@@ -189,7 +189,7 @@ begin
         coalesce(p_tick.virtual_time, 0), row(-9223372036854775808, 0, 0, '')::fairq.place, '-infinity'::timestamptz,
         '-infinity'::timestamptz, '-infinity'::timestamptz, false, coalesce(p_tick.charge, p_settings.charge),
         (select count(*) from fairq.leases as l where l.queue = p_queue), coalesce(p_tick.backlogged, 0),
-        coalesce(p_tick.milliweight, 0), coalesce(p_tick.activations, 0), p_tick.mean, p_settings.burst, p_now
+        coalesce(p_tick.milliweight, 0), coalesce(p_tick.activations, 0), p_tick.mean, p_settings.burst, p_now, coalesce(p_tick.ready_floor, 0)
     )::fairq.ticks;
 end
 $fn$;
@@ -1011,14 +1011,15 @@ comment on function fairq._pick_one(fairq.ticks, fairq.touched[], pg_snapshot, x
 revoke all on function fairq._pick_one(fairq.ticks, fairq.touched[], pg_snapshot, xid8, bigint, boolean) from public;
 
 create or replace function fairq._lease(
-    p_queue text, p_picks fairq.pick[], p_dispatch bigint, p_owner text, p_caller text, p_now timestamptz,
-    p_lease interval, p_by_time boolean
+    p_queue text, p_picks fairq.pick[], p_mine integer, p_dispatch bigint, p_owner text, p_caller text,
+    p_now timestamptz, p_lease interval, p_ready interval, p_by_time boolean
 )
     returns fairq.claimed_job[]
     language plpgsql
     set search_path = pg_catalog, pg_temp
 as $fn$
--- queued -> running: all of the chosen jobs, or none when one of them is held by somebody who may be taking it away.
+-- queued -> running, or ready: all of the chosen jobs, or none when one of them is held by somebody who may be taking it
+-- away. The first p_mine are the claim's, which are returned; the rest are ready for p_ready.
 --
 -- Locks:  the jobs' rows, for key share, skipping those held for update: nothing waits under the queue's lock.
 declare
@@ -1049,19 +1050,24 @@ begin
         prepaid, epoch
     )
     select
-        c.job_id, p_queue, c.tenant, p_caller, p_owner, c.lease_token, c.attempt, p_now, c.lease_expires_at,
-        p_dispatch + c.turn, case when p_by_time then c.price end, c.epoch
+        c.job_id, p_queue, c.tenant, case when c.turn <= p_mine then p_caller end,
+        case when c.turn <= p_mine then p_owner end, case when c.turn <= p_mine then c.lease_token end, c.attempt,
+        case when c.turn <= p_mine then p_now end,
+        case when c.turn <= p_mine then c.lease_expires_at else p_now + p_ready end, p_dispatch + c.turn,
+        case when p_by_time then c.price end, c.epoch
     -- the picks are in turn, and so are the jobs
     from rows from (unnest(p_picks), unnest(v_claimed)) as c(
         turn, job_row, picked_tenant, picked_id, price, epoch,
         job_id, queue, tenant, task, payload, priority, attempt, max_attempts, lease_token, lease_expires_at, run_at,
         created_at
     );
-    return v_claimed;
+    return v_claimed[:p_mine];
 end
 $fn$;
-comment on function fairq._lease(text, fairq.pick[], bigint, text, text, timestamptz, interval, boolean) is 'Leases the chosen jobs to a worker. Internal.';
-revoke all on function fairq._lease(text, fairq.pick[], bigint, text, text, timestamptz, interval, boolean) from public;
+comment on function fairq._lease(text, fairq.pick[], integer, bigint, text, text, timestamptz, interval, interval, boolean) is 'Leases the chosen jobs to a worker, or makes them ready. Internal.';
+revoke all on function fairq._lease(
+    text, fairq.pick[], integer, bigint, text, text, timestamptz, interval, interval, boolean
+) from public;
 
 create or replace function fairq._held_by_others(p_picks fairq.pick[])
     returns bigint[]
@@ -1562,12 +1568,23 @@ declare
     v_left     integer;
     v_want     integer;
     v_wide     integer := 0;
+    v_took     integer;
+    v_ahead    integer := 0;
 begin
     -- assigned, not performed: an expression costs less than a statement
     v_is_done := fairq._lock_queue(p_queue);
     v_now := coalesce(p_now, clock_timestamp());
     v_settings := fairq._queue_settings(p_queue);
     p_lease := coalesce(p_lease, v_settings.default_lease);
+    if v_settings.read_ahead > 0 and p_tenants = '{*}' then
+        -- others who waited for the lock may have made some ready
+        v_claimed := fairq._take_ready(p_queue, p_owner, p_caller, p_limit, p_lease, v_settings.paused, v_now);
+        p_limit := p_limit - cardinality(v_claimed);
+        if p_limit = 0 then
+            return v_claimed;
+        end if;
+        v_ahead := least(v_settings.read_ahead, 1000 - p_limit);
+    end if;
     v_own := pg_current_xact_id();
     v_was := fairq._last_tick(p_queue, v_settings, v_now);
     -- one snapshot judges everything that follows: two statements would have two
@@ -1578,7 +1595,7 @@ begin
     v_tick.tokens_at := v_now;
 
     v_longest := case when v_settings.charge = 'time' then extract(epoch from p_lease) * 1000 end;
-    v_left := fairq._room(v_tick, v_settings, p_limit);
+    v_left := fairq._room(v_tick, v_settings, p_limit + v_ahead);
     while v_left > 0 loop
         v_want := case when v_settings.charge = 'cost' then 1 else v_left end;
         v_wide := greatest(v_want, v_wide);
@@ -1595,10 +1612,12 @@ begin
         exit when not v_picked.is_open;
 
         v_dispatch := nextval('fairq.dispatch_seq') * 1024;
+        v_took := coalesce(cardinality(v_picked.jobs), 0);
         v_got := '{}';
         if v_picked.jobs is not null then
             v_got := fairq._lease(
-                p_queue, v_picked.jobs, v_dispatch, p_owner, p_caller, v_now, p_lease, v_settings.charge = 'time'
+                p_queue, v_picked.jobs, p_limit, v_dispatch, p_owner, p_caller, v_now, p_lease,
+                v_settings.default_lease, v_settings.charge = 'time'
             );
             if v_got is null then
                 -- where one is held, many may be: the next thousand are tried before the next pass
@@ -1611,14 +1630,19 @@ begin
                 continue;
             end if;
             v_claimed := v_claimed || v_got;
-            v_tick.expire_floor := least(v_tick.expire_floor, v_now + p_lease);
+            v_tick.expire_floor := least(v_tick.expire_floor, v_now + least(p_lease, v_settings.default_lease));
+            if v_took > p_limit and v_tick.ready_floor = v_was.ready_floor then
+                -- what was ready before has been taken: the rest is held, or paused, and will expire
+                v_tick.ready_floor := v_dispatch;
+            end if;
+            p_limit := p_limit - cardinality(v_got);
         end if;
         -- a pass that only found flows empty is followed by a wider one
-        v_wide := case when cardinality(v_got) = 0 then least(1000, v_wide * 4) else 0 end;
+        v_wide := case when v_took = 0 then least(1000, v_wide * 4) else 0 end;
         v_tick := fairq._charge(v_tick, v_caught.touched, v_picked.flows, v_dispatch, v_now);
         v_tick.ticked_at := v_now;
         v_caught.touched := '{}';
-        v_left := v_left - cardinality(v_got);
+        v_left := v_left - v_took;
         if v_left > 0 then
             -- or each pass would walk all that the passes before it emptied
             v_tick.pick_floor := fairq._pick_floor(v_tick);
@@ -1632,7 +1656,7 @@ begin
         v_tick := fairq._pass_by(v_tick, v_skip, v_stuck, v_settings, v_now);
         v_tick.ticked_at := v_now;
     end if;
-    v_tick.found_empty := v_left > 0;
+    v_tick.found_empty := v_left > 0 and p_limit > 0;
     if v_tick.ticked_at = v_now or v_tick.found_empty <> v_was.found_empty then
         v_is_done := fairq._write_tick(v_tick);
     end if;

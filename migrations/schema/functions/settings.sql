@@ -173,6 +173,8 @@ begin
     perform fairq._check_name('p_tenant', p_tenant, 200);
     perform fairq._check_limit(p_limit, 100000);
 
+    perform fairq._withdraw(l.job_id) from fairq.leases as l
+    where l.queue = p_queue and l.tenant = p_tenant and l.started_at is null;
     for v_id in
         (
             select j.job_id from fairq.jobs as j
@@ -236,6 +238,9 @@ begin
     if p_new.payload_limit not between 2 and 67108864 then
         perform fairq._refuse('p_payload_limit', p_new.payload_limit::text, 'a number of bytes from 2 to 67108864');
     end if;
+    if p_new.read_ahead not between 0 and 1000 then
+        perform fairq._refuse('p_read_ahead', p_new.read_ahead::text, 'a number of jobs from 0 to 1000');
+    end if;
     perform fairq._check_span('p_key_ttl', p_new.key_ttl, interval '1 microsecond', interval '3650 days');
     perform fairq._check_span('p_retention', p_new.retention, interval '0', interval '3650 days');
 end
@@ -259,7 +264,8 @@ create or replace function fairq.set_queue(
     p_payload_limit  integer default null,
     p_key_ttl        interval default null,
     p_retention      interval default null,
-    p_notify         boolean default null
+    p_notify         boolean default null,
+    p_read_ahead     integer default null
 )
     returns void
     language plpgsql
@@ -296,6 +302,7 @@ begin
     v_new.key_ttl        := coalesce(p_key_ttl, v_new.key_ttl);
     v_new.retention      := coalesce(p_retention, v_new.retention);
     v_new.notify         := coalesce(p_notify, v_new.notify);
+    v_new.read_ahead     := coalesce(p_read_ahead, v_new.read_ahead);
     perform fairq._check_settings(v_new);
 
     insert into fairq.queues as q select v_new.*
@@ -305,15 +312,15 @@ begin
         burst = excluded.burst, default_lease = excluded.default_lease, longest_lease = excluded.longest_lease,
         max_attempts = excluded.max_attempts, backoff_base = excluded.backoff_base, backoff_cap = excluded.backoff_cap,
         backoff_jitter = excluded.backoff_jitter, payload_limit = excluded.payload_limit, key_ttl = excluded.key_ttl,
-        retention = excluded.retention, notify = excluded.notify;
+        retention = excluded.retention, notify = excluded.notify, read_ahead = excluded.read_ahead;
 end
 $fn$;
-comment on function fairq.set_queue(text, boolean, text, integer, double precision, integer, interval, interval, integer, interval, interval, double precision, integer, interval, interval, boolean) is 'Changes the settings given of a queue, or of all queues without settings of their own (*).';
+comment on function fairq.set_queue(text, boolean, text, integer, double precision, integer, interval, interval, integer, interval, interval, double precision, integer, interval, interval, boolean, integer) is 'Changes the settings given of a queue, or of all queues without settings of their own (*).';
 revoke all on function fairq.set_queue(
     text, boolean, text, integer, double precision, integer, interval, interval, integer, interval, interval,
-    double precision, integer, interval, interval, boolean
+    double precision, integer, interval, interval, boolean, integer
 ) from public;
 grant execute on function fairq.set_queue(
     text, boolean, text, integer, double precision, integer, interval, interval, integer, interval, interval,
-    double precision, integer, interval, interval, boolean
+    double precision, integer, interval, interval, boolean, integer
 ) to fairq_operator;
