@@ -288,9 +288,10 @@ create type fairq.ending as (
     measured fairq.amount,
     elapsed  fairq.amount,
     extra    fairq.amount,
-    refund   fairq.amount
+    refund   fairq.amount,
+    returned fairq.amount
 );
-comment on type fairq.ending is 'Attempts of a tenant that ended, as in settlements. epoch: the flow''s lift epoch at their start. ended: how many; none when a lease was renewed. measured: how many of them tell how long such attempts take; elapsed: the milliseconds those took. extra: milliseconds used beyond what was prepaid; refund: prepaid and not used. Internal.';
+comment on type fairq.ending is 'Attempts of a tenant that ended, as in settlements. epoch: the flow''s lift epoch at their start. ended: how many; none when a lease was renewed. measured: how many of them tell how long such attempts take; elapsed: the milliseconds those took. extra: milliseconds used beyond what was prepaid; refund: prepaid and not used. returned: what picks that were ready and were put back had added to its virtual time. Internal.';
 
 create type fairq.moved as (
     news    fairq.news[],
@@ -313,9 +314,10 @@ create type fairq.pick as (
     tenant  text,
     job_id  bigint,
     price   bigint,
-    epoch   bigint
+    epoch   bigint,
+    step    bigint
 );
-comment on type fairq.pick is 'A job chosen by the scheduler, in turn. Internal.';
+comment on type fairq.pick is 'A job chosen by the scheduler, in turn. price: what it is charged, before the weight. step: what that adds to the virtual time of its flow. Internal.';
 
 create type fairq.queue_stat as (
     queue            text,
@@ -426,25 +428,23 @@ comment on column fairq.jobs.last_error is 'Why the last attempt failed.';
 comment on column fairq.jobs.created_at is 'When it was enqueued.';
 comment on column fairq.jobs.changed_xid is 'The transaction that last gave the scheduler something to know about this job: its first feed.';
 
--- leases: a job is running if and only if it has one that somebody holds. One that nobody holds yet is of a job that was
--- picked ahead of the claims (queues.read_ahead) and is ready for the next.
+-- leases: a job is running if and only if it has one, and a lease is always whole
 
 create table fairq.leases (
     job_id              bigint      not null,
     queue               text        collate "C" not null,
     tenant              text        collate "C" not null,
-    caller              text,
-    lease_owner         text,
-    lease_token         uuid,
+    caller              text        not null,
+    lease_owner         text        not null,
+    lease_token         uuid        not null,
     attempt             integer     not null,
-    started_at          timestamptz,
+    started_at          timestamptz not null,
     lease_expires_at    timestamptz not null,
     cancel_requested_at timestamptz,
     dispatch            bigint      not null,
     prepaid             bigint,
     epoch               bigint      not null default 0,
     constraint leases_pkey primary key (job_id),
-    constraint leases_ready_or_held check (num_nulls(caller, lease_owner, lease_token, started_at) in (0, 4)),
     constraint leases_attempt_positive check (attempt > 0),
     constraint leases_ends_after_start check (lease_expires_at > started_at),
     constraint leases_prepaid_positive check (prepaid > 0)
@@ -454,16 +454,16 @@ create table fairq.leases (
 alter table fairq.leases enable row level security;
 alter table fairq.leases force row level security;
 
-comment on table fairq.leases is 'One narrow row for each running attempt, and for each job that is ready: picked, charged, and still to be taken by a claim.';
-comment on column fairq.leases.job_id is 'The running or ready job.';
+comment on table fairq.leases is 'One narrow row for each running attempt.';
+comment on column fairq.leases.job_id is 'The running job.';
 comment on column fairq.leases.queue is 'Its queue.';
 comment on column fairq.leases.tenant is 'Its tenant.';
-comment on column fairq.leases.caller is 'The database role that claimed it: only this role may renew, complete, fail or release. Null while it is ready.';
-comment on column fairq.leases.lease_owner is 'What the worker calls itself. For people; the token is the identity. Null while it is ready.';
-comment on column fairq.leases.lease_token is 'The fence: new for each claim, never shown to tenants. Null while it is ready.';
+comment on column fairq.leases.caller is 'The database role that claimed it: only this role may renew, complete, fail or release.';
+comment on column fairq.leases.lease_owner is 'What the worker calls itself. For people; the token is the identity.';
+comment on column fairq.leases.lease_token is 'The fence: new for each claim, never shown to tenants.';
 comment on column fairq.leases.attempt is 'Which attempt this is, from 1.';
-comment on column fairq.leases.started_at is 'When the attempt was handed out. Null while it is ready.';
-comment on column fairq.leases.lease_expires_at is 'From this moment the lease is dead for renew, complete and fail alike; a ready job that nobody has taken by then waits again.';
+comment on column fairq.leases.started_at is 'When the attempt was handed out.';
+comment on column fairq.leases.lease_expires_at is 'From this moment the lease is dead for renew, complete and fail alike.';
 comment on column fairq.leases.cancel_requested_at is 'When the cancellation of the running job was asked for; renew tells the worker.';
 comment on column fairq.leases.prepaid is 'Milliseconds of worker time charged for the attempt so far; null where the queue does not charge by time.';
 comment on column fairq.leases.epoch is 'The flow''s lift epoch at the start: a refund of an earlier epoch is void.';
@@ -640,7 +640,7 @@ comment on column fairq.queues.payload_limit is 'Longest payload and longest res
 comment on column fairq.queues.key_ttl is 'How long an idempotency key stands that names no time of its own.';
 comment on column fairq.queues.retention is 'How long ended jobs are kept; see prune().';
 comment on column fairq.queues.notify is 'Wake listeners when a job arrives in a queue that a worker found empty. Off by default: a NOTIFY takes a lock of the whole database at commit.';
-comment on column fairq.queues.read_ahead is 'How many jobs a claim may pick beyond its own, to be ready for the next claims, which then need not wait for the queue''s lock. The order is the same; who arrives meanwhile comes after them. 0: none.';
+comment on column fairq.queues.read_ahead is 'How many jobs a claim may pick beyond its own, so that the claims that follow need not wait for the queue''s lock. The order is the same, but who arrives meanwhile comes after them. 0: none.';
 
 create table fairq.tenants (
     queue       text             collate "C" not null,
@@ -807,7 +807,7 @@ comment on column fairq.ticks.activations is 'Flows that became backlogged, ever
 comment on column fairq.ticks.mean is 'Milliseconds attempts of the queue take: moving average of weight 1/8; null before the first.';
 comment on column fairq.ticks.tokens is 'Tokens in the queue''s own bucket at tokens_at; null without a rate.';
 comment on column fairq.ticks.tokens_at is 'When they were counted.';
-comment on column fairq.ticks.ready_floor is 'No ready job was dispatched before: where claims begin to look for one.';
+comment on column fairq.ticks.ready_floor is 'No pick that is ready was dispatched before: where claims begin to look for one. 0: none is.';
 comment on column fairq.ticks.found_empty is 'The claim found less than it asked for: the next enqueue may wake listeners.';
 
 create table fairq.settlements (
@@ -825,6 +825,23 @@ comment on table fairq.settlements is 'Attempts that ended, or were renewed beyo
 comment on column fairq.settlements.queue is 'The queue.';
 comment on column fairq.settlements.ended_xid is 'The transaction that says so.';
 comment on column fairq.settlements.endings is 'Who ended how many, and what they cost beyond what was prepaid: one row for all that end in a call, however many tenants they are of.';
+
+create table fairq.ready_picks (
+    queue    text         collate "C" not null,
+    dispatch bigint       not null,
+    jobs     fairq.pick[] not null,
+    constraint ready_picks_pkey primary key (queue, dispatch),
+    constraint ready_picks_not_empty check (cardinality(jobs) > 0)
+) with (
+    autovacuum_vacuum_scale_factor = 0.02
+);
+alter table fairq.ready_picks enable row level security;
+alter table fairq.ready_picks force row level security;
+
+comment on table fairq.ready_picks is 'Jobs that a claim has picked for the claims that follow (queues.read_ahead): chosen, charged and counted, and still queued. A row is what one claim takes.';
+comment on column fairq.ready_picks.queue is 'The queue.';
+comment on column fairq.ready_picks.dispatch is 'Number of the first of them in the order of dispatch.';
+comment on column fairq.ready_picks.jobs is 'The picks, in turn. Null prices: the queue did not charge by time.';
 
 -- who may do what, beyond the right to call a function
 
@@ -861,6 +878,7 @@ create type fairq.tenant_news as (
     elapsed   numeric,
     extra     numeric,
     refund    numeric,
+    returned  numeric,
     row_id    tid,
     flow      fairq.flows,
     wish      fairq.tenants
@@ -946,10 +964,6 @@ comment on index fairq.job_keys_prune_idx is 'Ridden by prune: keys by the time 
 create index leases_expire_idx on fairq.leases (queue, lease_expires_at);
 comment on index fairq.leases_expire_idx is 'Ridden by expire: leases by the time they end.';
 
--- read_ahead: what is ready, in the order it was picked, from the ready floor
-create index leases_ready_idx on fairq.leases (queue, dispatch) where started_at is null;
-comment on index fairq.leases_ready_idx is 'Ridden by _take_ready and purge_tenant: ready jobs in the order of dispatch.';
-
 -- the timeline of one job
 create index job_log_timeline_idx on fairq.job_log (job_id, log_id);
 comment on index fairq.job_log_timeline_idx is 'Ridden by job_events: the transitions of one job.';
@@ -996,8 +1010,8 @@ select
     j.task,
     j.payload,
     j.priority,
-    case when l.started_at is null then j.state else 'running' end as state,
-    case when l.started_at is null then j.attempts else l.attempt end as attempts,
+    case when l.job_id is null then j.state else 'running' end as state,
+    coalesce(l.attempt, j.attempts) as attempts,
     j.max_attempts,
     j.run_at,
     j.cost,
@@ -1156,6 +1170,7 @@ create policy owner_does_all on fairq.flows to fairq_owner using (true) with che
 create policy owner_does_all on fairq.schedulers to fairq_owner using (true) with check (true);
 create policy owner_does_all on fairq.ticks to fairq_owner using (true) with check (true);
 create policy owner_does_all on fairq.settlements to fairq_owner using (true) with check (true);
+create policy owner_does_all on fairq.ready_picks to fairq_owner using (true) with check (true);
 create policy owner_does_all on fairq.access_grants to fairq_owner using (true) with check (true);
 
 -- the functions callers run
@@ -1207,6 +1222,10 @@ create policy api_removes on fairq.ticks for delete to fairq_api using (true);
 create policy api_reads on fairq.settlements for select to fairq_api using (true);
 create policy api_adds on fairq.settlements for insert to fairq_api with check (true);
 create policy api_removes on fairq.settlements for delete to fairq_api using (true);
+create policy api_reads on fairq.ready_picks for select to fairq_api using (true);
+create policy api_adds on fairq.ready_picks for insert to fairq_api with check (true);
+create policy api_locks on fairq.ready_picks for update to fairq_api using (true) with check (false);
+create policy api_removes on fairq.ready_picks for delete to fairq_api using (true);
 
 create policy api_reads on fairq.access_grants for select to fairq_api using (true);
 
@@ -1245,6 +1264,7 @@ create policy operator_reads on fairq.flows for select to fairq_operator using (
 create policy operator_reads on fairq.schedulers for select to fairq_operator using (true);
 create policy operator_reads on fairq.ticks for select to fairq_operator using (true);
 create policy operator_reads on fairq.settlements for select to fairq_operator using (true);
+create policy operator_reads on fairq.ready_picks for select to fairq_operator using (true);
 create policy operator_grants on fairq.access_grants to fairq_operator using (true) with check (true);
 
 --
@@ -1285,9 +1305,7 @@ to fairq_api;
 grant select, insert, delete on fairq.jobs to fairq_api;
 grant update (state, priority, attempts, run_at, last_error, changed_xid) on fairq.jobs to fairq_api;
 grant select, insert, delete on fairq.leases to fairq_api;
-grant update (
-    lease_expires_at, cancel_requested_at, prepaid, caller, lease_owner, lease_token, started_at
-) on fairq.leases to fairq_api;
+grant update (lease_expires_at, cancel_requested_at, prepaid) on fairq.leases to fairq_api;
 grant select, insert, delete on fairq.finished_jobs to fairq_api;
 -- one column, only so that its rows may be locked; the policy lets no update through
 grant update (state) on fairq.finished_jobs to fairq_api;
@@ -1311,6 +1329,9 @@ grant select, insert on fairq.schedulers to fairq_api;
 grant update (queue) on fairq.schedulers to fairq_api;
 grant select, insert, delete on fairq.ticks to fairq_api;
 grant select, insert, delete on fairq.settlements to fairq_api;
+grant select, insert, delete on fairq.ready_picks to fairq_api;
+-- one column, only so that its rows may be locked; the policy lets no update through
+grant update (queue) on fairq.ready_picks to fairq_api;
 grant select on fairq.access_grants to fairq_api;
 -- ids are drawn before the row is written where a key has to name its job
 grant usage on sequence fairq.jobs_job_id_seq, fairq.dispatch_seq to fairq_api;
@@ -1336,7 +1357,7 @@ grant select on fairq.job_log to fairq_tenant;
 grant select on fairq.all_jobs, fairq.job_events to fairq_operator;
 grant select on
     fairq.jobs, fairq.job_log, fairq.job_keys, fairq.queues, fairq.tenants, fairq.flows, fairq.schedulers, fairq.ticks,
-    fairq.settlements
+    fairq.settlements, fairq.ready_picks
 to fairq_operator;
 grant select (
     job_id, queue, tenant, caller, lease_owner, attempt, started_at, lease_expires_at, cancel_requested_at, dispatch,
@@ -1907,18 +1928,18 @@ as $fn$
 --
 -- held:     the time the worker held it: success, failure, cancellation while running, snooze.
 -- prepaid:  what was charged stays: a lost lease. Paid back, a job that kills workers would run free.
--- nothing:  it never started: given back by a worker that shuts down, or ready and not taken.
+-- nothing:  it never started: given back by a worker that shuts down.
 declare
     v_held bigint := greatest(1, round(extract(epoch from p_now - p_lease.started_at) * 1000));
 begin
-    if p_pays = 'nothing' or p_lease.started_at is null then
-        return row(p_lease.tenant, p_lease.epoch, 1, 0, 0, 0, coalesce(p_lease.prepaid, 0))::fairq.ending;
-    elsif p_pays = 'prepaid' or p_lease.prepaid is null then
-        return row(p_lease.tenant, p_lease.epoch, 1, 0, 0, 0, 0)::fairq.ending;
+    if p_lease.prepaid is null or p_pays = 'prepaid' then
+        return row(p_lease.tenant, p_lease.epoch, 1, 0, 0, 0, 0, 0)::fairq.ending;
+    elsif p_pays = 'nothing' then
+        return row(p_lease.tenant, p_lease.epoch, 1, 0, 0, 0, p_lease.prepaid, 0)::fairq.ending;
     end if;
     return row(
         p_lease.tenant, p_lease.epoch, 1, 1, v_held, greatest(0, v_held - p_lease.prepaid),
-        greatest(0, p_lease.prepaid - v_held)
+        greatest(0, p_lease.prepaid - v_held), 0
     )::fairq.ending;
 end
 $fn$;
@@ -2127,99 +2148,6 @@ end
 $fn$;
 comment on function fairq._acting_tenant(text, text, text) is 'Checks that the caller may act for a tenant, and returns it. Internal.';
 revoke all on function fairq._acting_tenant(text, text, text) from public;
-
---
--- schema/functions/read_ahead.sql
---
-
---
--- read_ahead: queued -> ready -> running
---
--- A claim of a queue that reads ahead picks more than it was asked for, under the queue's lock and in the usual order;
--- what is not its own is ready: it has a lease that nobody holds. The claims that follow take from there, without the
--- lock. A ready job that nobody takes within the queue's default lease waits again, as if it had not been picked.
-
-create or replace function fairq._take_ready(
-    p_queue text, p_owner text, p_caller text, p_limit integer, p_lease interval, p_is_paused boolean,
-    p_now timestamptz
-)
-    returns fairq.claimed_job[]
-    language plpgsql
-    set search_path = pg_catalog, pg_temp
-as $fn$
--- ready -> running: up to p_limit jobs, in the order in which they were picked, as far as nobody else is taking them.
---
--- Fair:   they are charged and counted already. Of a tenant, or a queue, that is paused none is taken.
--- Locks:  the leases' rows, skipping those held by others. Not the jobs': who wants one away takes its lease first.
--- Index:  leases_ready_idx, from the ready floor; ticks_pkey, tenants_pkey, jobs_pkey.
-declare
-    v_claimed fairq.claimed_job[];
-begin
-    if p_is_paused then
-        return '{}';
-    end if;
-    with ready as (
-        select l.ctid as row_id from fairq.leases as l
-        where l.queue = p_queue and l.started_at is null and l.lease_expires_at > p_now
-          and l.dispatch >= (
-              select t.ready_floor from fairq.ticks as t where t.queue = p_queue order by t.tick_id desc limit 1
-          )
-          and (
-              select t.paused from fairq.tenants as t
-              where t.tenant in (l.tenant, '*') and t.queue = p_queue
-              order by t.tenant = '*'
-              limit 1
-          ) is not true
-        order by l.dispatch
-        limit p_limit
-        for update of l skip locked
-    ), taken as (
-        update fairq.leases as l
-        set
-            caller = p_caller, lease_owner = p_owner, lease_token = gen_random_uuid(), started_at = p_now,
-            lease_expires_at = p_now + p_lease
-        from ready as r
-        where l.ctid = r.row_id
-        returning l.job_id, l.tenant, l.attempt, l.lease_token, l.lease_expires_at, l.dispatch
-    )
-    select array_agg(
-        row(
-            t.job_id, p_queue, t.tenant, j.task, case when pg_column_size(j.payload) < 2000 then j.payload end,
-            j.priority, t.attempt, j.max_attempts, t.lease_token, t.lease_expires_at, j.run_at, j.created_at
-        )::fairq.claimed_job order by t.dispatch
-    )
-    into v_claimed
-    from taken as t
-    cross join lateral (
-        select jj.* from fairq.jobs as jj where jj.job_id = t.job_id offset 0
-    ) as j;
-    return coalesce(v_claimed, '{}');
-end
-$fn$;
-comment on function fairq._take_ready(text, text, text, integer, interval, boolean, timestamptz) is 'Leases ready jobs to a worker. Internal.';
-revoke all on function fairq._take_ready(text, text, text, integer, interval, boolean, timestamptz) from public;
-
-create or replace function fairq._withdraw(p_job_id bigint)
-    returns void
-    language plpgsql
-    set search_path = pg_catalog, pg_temp
-as $fn$
--- ready -> queued: a job that nobody has taken yet is again one that waits, as far as it is one. Its tenant gets back
--- what it was charged.
---
--- Locks:  the lease's row, then the job's.
-declare
-    v_lease fairq.leases;
-begin
-    select l.* into v_lease from fairq.leases as l where l.job_id = p_job_id and l.started_at is null for update;
-    if found then
-        perform fairq._settle(v_lease.queue, fairq._ending(v_lease, 'nothing', clock_timestamp()));
-        perform fairq._put_back(v_lease, v_lease.attempt - 1, null, null);
-    end if;
-end
-$fn$;
-comment on function fairq._withdraw(bigint) is 'Makes a ready job wait again. Internal.';
-revoke all on function fairq._withdraw(bigint) from public;
 
 --
 -- schema/functions/waiting.sql
@@ -2494,8 +2422,6 @@ begin
     perform fairq._check_name('p_tenant', p_tenant, 200);
     perform fairq._check_limit(p_limit, 100000);
 
-    perform fairq._withdraw(l.job_id) from fairq.leases as l
-    where l.queue = p_queue and l.tenant = p_tenant and l.started_at is null;
     for v_id in
         (
             select j.job_id from fairq.jobs as j
@@ -3208,11 +3134,6 @@ declare
     v_is_last boolean;
     v_error   jsonb;
 begin
-    if p_lease.started_at is null then
-        -- it was ready and nobody came for it: no attempt was made
-        perform fairq._put_back(p_lease, p_lease.attempt - 1, null, null, p_is_fed);
-        return 'queued';
-    end if;
     select p_lease.attempt >= j.max_attempts into v_is_last
     from fairq.jobs as j where j.job_id = p_lease.job_id;
     v_error := jsonb_build_object(
@@ -3531,6 +3452,8 @@ begin
         update fairq.tenants as t set weight = t.weight where t.queue = p_queue;
         -- an attempt that ends meanwhile waits for its job's row, which the first statement has changed
         delete from fairq.settlements as s where s.queue = p_queue;
+        -- their jobs are queued, and news like all
+        delete from fairq.ready_picks as r where r.queue = p_queue;
         update fairq.flows as f
         set
             stamp   = f.stamp + 1,
@@ -3549,7 +3472,7 @@ begin
         coalesce(p_tick.virtual_time, 0), row(-9223372036854775808, 0, 0, '')::fairq.place, '-infinity'::timestamptz,
         '-infinity'::timestamptz, '-infinity'::timestamptz, false, coalesce(p_tick.charge, p_settings.charge),
         (select count(*) from fairq.leases as l where l.queue = p_queue), coalesce(p_tick.backlogged, 0),
-        coalesce(p_tick.milliweight, 0), coalesce(p_tick.activations, 0), p_tick.mean, p_settings.burst, p_now, coalesce(p_tick.ready_floor, 0)
+        coalesce(p_tick.milliweight, 0), coalesce(p_tick.activations, 0), p_tick.mean, p_settings.burst, p_now, 0
     )::fairq.ticks;
 end
 $fn$;
@@ -3833,6 +3756,9 @@ begin
                     then (select sum(e.refund) from unnest(t.endings) as e where e.epoch = (f.flow).epoch)
                 when t.last_epoch = (f.flow).epoch then t.refund
             end,
+            case when t.returned > 0 then (
+                select sum(e.returned) from unnest(t.endings) as e where e.epoch = (f.flow).epoch
+            ) end,
             f.row_id, f.flow, case
                 when t.wished or t.arrived and (f.flow).has_work is not true then fairq._wish(p_queue, t.tenant)
             end
@@ -3852,6 +3778,7 @@ begin
                 ] as head_id,
                 sum((u.ending).ended) as ended, sum((u.ending).measured) as measured,
                 sum((u.ending).elapsed) as elapsed, sum((u.ending).extra) as extra, sum((u.ending).refund) as refund,
+                sum((u.ending).returned) as returned,
                 min((u.ending).epoch) as first_epoch, max((u.ending).epoch) as last_epoch,
                 array_agg(u.ending) filter (where u.state is null) as endings
             from (
@@ -4032,6 +3959,9 @@ begin
                     - round(coalesce(v_new.refund, 0)::double precision * 2520 / v_flow.weight)::numeric
                 ))
             end;
+            if v_new.returned > 0 then
+                v_flow.vtime := v_flow.vtime - v_new.returned;
+            end if;
             v_flow.estimate := fairq._average(v_flow.estimate, v_new.elapsed, v_new.measured);
         end if;
         if (v_new.wish).weight is not null then
@@ -4244,7 +4174,9 @@ begin
     select
         (
             select array_agg(
-                row(c.turn, c.job_row, c.tenant, c.job_id, c.price, (c.flow).epoch)::fairq.pick order by c.turn
+                row(
+                    c.turn, c.job_row, c.tenant, c.job_id, c.price, (c.flow).epoch, c.costs
+                )::fairq.pick order by c.turn
             )
             from chosen as c
         ),
@@ -4359,7 +4291,7 @@ begin
     end;
     return row(
         true,
-        array[row(1, v_job.job_row, v_flow.tenant, v_job.job_id, v_paid, v_flow.epoch)::fairq.pick],
+        array[row(1, v_job.job_row, v_flow.tenant, v_job.job_id, v_paid, v_flow.epoch, v_step)::fairq.pick],
         array[row(
             v_first.row_id, not v_is_new, v_flow, 1, v_step, v_paid, 1, v_job.next_priority, v_job.next_run_at,
             v_job.next_job_id
@@ -4371,15 +4303,14 @@ comment on function fairq._pick_one(fairq.ticks, fairq.touched[], pg_snapshot, x
 revoke all on function fairq._pick_one(fairq.ticks, fairq.touched[], pg_snapshot, xid8, bigint, boolean) from public;
 
 create or replace function fairq._lease(
-    p_queue text, p_picks fairq.pick[], p_mine integer, p_dispatch bigint, p_owner text, p_caller text,
-    p_now timestamptz, p_lease interval, p_ready interval, p_by_time boolean
+    p_queue text, p_picks fairq.pick[], p_dispatch bigint, p_owner text, p_caller text, p_now timestamptz,
+    p_lease interval, p_by_time boolean
 )
     returns fairq.claimed_job[]
     language plpgsql
     set search_path = pg_catalog, pg_temp
 as $fn$
--- queued -> running, or ready: all of the chosen jobs, or none when one of them is held by somebody who may be taking it
--- away. The first p_mine are the claim's, which are returned; the rest are ready for p_ready.
+-- queued -> running: all of the chosen jobs, or none when one of them is held by somebody who may be taking it away.
 --
 -- Locks:  the jobs' rows, for key share, skipping those held for update: nothing waits under the queue's lock.
 declare
@@ -4398,7 +4329,7 @@ begin
     cross join lateral (
         -- its state once more: a lock follows the row to a version that the pick has not seen
         select jj.* from fairq.jobs as jj
-        where jj.ctid = p.job_row and jj.state = 'queued'
+        where jj.ctid = p.job_row and jj.job_id = p.job_id and jj.state = 'queued'
         for key share skip locked
     ) as j;
     if cardinality(v_claimed) is distinct from cardinality(p_picks) then
@@ -4410,24 +4341,19 @@ begin
         prepaid, epoch
     )
     select
-        c.job_id, p_queue, c.tenant, case when c.turn <= p_mine then p_caller end,
-        case when c.turn <= p_mine then p_owner end, case when c.turn <= p_mine then c.lease_token end, c.attempt,
-        case when c.turn <= p_mine then p_now end,
-        case when c.turn <= p_mine then c.lease_expires_at else p_now + p_ready end, p_dispatch + c.turn,
-        case when p_by_time then c.price end, c.epoch
+        c.job_id, p_queue, c.tenant, p_caller, p_owner, c.lease_token, c.attempt, p_now, c.lease_expires_at,
+        p_dispatch + c.turn, case when p_by_time then c.price end, c.epoch
     -- the picks are in turn, and so are the jobs
     from rows from (unnest(p_picks), unnest(v_claimed)) as c(
-        turn, job_row, picked_tenant, picked_id, price, epoch,
+        turn, job_row, picked_tenant, picked_id, price, epoch, step,
         job_id, queue, tenant, task, payload, priority, attempt, max_attempts, lease_token, lease_expires_at, run_at,
         created_at
     );
-    return v_claimed[:p_mine];
+    return v_claimed;
 end
 $fn$;
-comment on function fairq._lease(text, fairq.pick[], integer, bigint, text, text, timestamptz, interval, interval, boolean) is 'Leases the chosen jobs to a worker, or makes them ready. Internal.';
-revoke all on function fairq._lease(
-    text, fairq.pick[], integer, bigint, text, text, timestamptz, interval, interval, boolean
-) from public;
+comment on function fairq._lease(text, fairq.pick[], bigint, text, text, timestamptz, interval, boolean) is 'Leases the chosen jobs to a worker. Internal.';
+revoke all on function fairq._lease(text, fairq.pick[], bigint, text, text, timestamptz, interval, boolean) from public;
 
 create or replace function fairq._held_by_others(p_picks fairq.pick[])
     returns bigint[]
@@ -4690,7 +4616,8 @@ comment on function fairq._rebased(fairq.ticks) is 'Moves the virtual times of a
 revoke all on function fairq._rebased(fairq.ticks) from public;
 
 create or replace function fairq._catch_up(
-    p_tick fairq.ticks, p_snap pg_snapshot, p_own xid8, p_settings fairq.queues, p_now timestamptz, p_limit integer
+    p_tick fairq.ticks, p_snap pg_snapshot, p_own xid8, p_settings fairq.queues, p_now timestamptz, p_limit integer,
+    p_back fairq.moved default null
 )
     returns fairq.caught_up
     language plpgsql
@@ -4699,12 +4626,13 @@ as $fn$
 -- Brings the scheduler up to date with all that p_snap can see, and with the clock; returns the tick as it is then, and
 -- the flows that changed, which are still to be written. Its ticked_at is p_now when it is worth writing down.
 --
+-- p_back: picks that were ready and are put back.
 -- The floors say when there is nothing to ask the clock for.
 -- Locks:  the queue's lock is held.
 declare
     v_moved   fairq.moved := fairq._look(p_tick, p_snap, p_own);
-    v_news    fairq.news[] := v_moved.news;
-    v_endings fairq.ending[] := v_moved.endings;
+    v_news    fairq.news[] := v_moved.news || p_back.news;
+    v_endings fairq.ending[] := v_moved.endings || p_back.endings;
     v_caught  fairq.caught_up;
     v_all     boolean := p_tick.charge <> p_settings.charge;
 begin
@@ -4755,8 +4683,8 @@ begin
     return v_caught;
 end
 $fn$;
-comment on function fairq._catch_up(fairq.ticks, pg_snapshot, xid8, fairq.queues, timestamptz, integer) is 'Brings the scheduler up to date. Internal.';
-revoke all on function fairq._catch_up(fairq.ticks, pg_snapshot, xid8, fairq.queues, timestamptz, integer) from public;
+comment on function fairq._catch_up(fairq.ticks, pg_snapshot, xid8, fairq.queues, timestamptz, integer, fairq.moved) is 'Brings the scheduler up to date. Internal.';
+revoke all on function fairq._catch_up(fairq.ticks, pg_snapshot, xid8, fairq.queues, timestamptz, integer, fairq.moved) from public;
 
 create or replace function fairq._averaged(p_tick fairq.ticks, p_endings fairq.ending[])
     returns fairq.ticks
@@ -4907,6 +4835,8 @@ as $fn$
 -- p_now:  the clock; null for the real one, read once the lock is held. Tests move time here and nowhere else.
 -- Fair:   n jobs are n single picks in one hold of the lock; see _pick. Where jobs declare their cost, no two of a
 --         tenant need cost the same, and they are picked one by one.
+-- Ahead:  where a queue reads ahead, what others have made ready is taken first, and more is picked than asked for; see
+--         functions/read_ahead.sql.
 -- Long:   the one place where the step is read from top to bottom.
 -- Locks:  the queue's lock, to the end of the transaction; everything else is skipped if held.
 declare
@@ -4928,8 +4858,10 @@ declare
     v_left     integer;
     v_want     integer;
     v_wide     integer := 0;
-    v_took     integer;
     v_ahead    integer := 0;
+    v_size     integer := p_limit;
+    v_back     fairq.moved;
+    v_away     bigint[] := '{}';
 begin
     -- assigned, not performed: an expression costs less than a statement
     v_is_done := fairq._lock_queue(p_queue);
@@ -4937,7 +4869,6 @@ begin
     v_settings := fairq._queue_settings(p_queue);
     p_lease := coalesce(p_lease, v_settings.default_lease);
     if v_settings.read_ahead > 0 and p_tenants = '{*}' then
-        -- others who waited for the lock may have made some ready
         v_claimed := fairq._take_ready(p_queue, p_owner, p_caller, p_limit, p_lease, v_settings.paused, v_now);
         p_limit := p_limit - cardinality(v_claimed);
         if p_limit = 0 then
@@ -4947,10 +4878,15 @@ begin
     end if;
     v_own := pg_current_xact_id();
     v_was := fairq._last_tick(p_queue, v_settings, v_now);
+    if v_was.ready_floor > 0 then
+        v_back := fairq._put_ready_back(v_was);
+        v_away := fairq._being_taken(v_was);
+    end if;
     -- one snapshot judges everything that follows: two statements would have two
     v_snap := pg_current_snapshot();
-    v_caught := fairq._catch_up(v_was, v_snap, v_own, v_settings, v_now, p_limit);
+    v_caught := fairq._catch_up(v_was, v_snap, v_own, v_settings, v_now, p_limit + v_ahead, v_back);
     v_tick := v_caught.tick;
+    v_tick.ready_floor := case when v_away <> '{}' then v_was.ready_floor else 0 end;
     v_tick.tokens := fairq._queue_tokens(v_tick, v_settings, v_now);
     v_tick.tokens_at := v_now;
 
@@ -4959,50 +4895,51 @@ begin
     while v_left > 0 loop
         v_want := case when v_settings.charge = 'cost' then 1 else v_left end;
         v_wide := greatest(v_want, v_wide);
-        if v_wide = 1 and p_tenants = '{*}' and v_skip = '{}' then
+        if v_wide = 1 and p_tenants = '{*}' and v_skip = '{}' and v_away = '{}' then
             v_picked := fairq._pick_one(
                 v_tick, v_caught.touched, v_snap, v_own, v_longest, v_settings.charge = 'cost'
             );
         else
             v_picked := fairq._pick(
                 v_tick, v_caught.touched, v_snap, v_own, v_now, v_want, v_wide, v_longest,
-                v_settings.charge = 'cost', p_tenants, v_skip, v_stuck
+                v_settings.charge = 'cost', p_tenants, v_skip || v_away, v_stuck
             );
         end if;
         exit when not v_picked.is_open;
 
         v_dispatch := nextval('fairq.dispatch_seq') * 1024;
-        v_took := coalesce(cardinality(v_picked.jobs), 0);
         v_got := '{}';
-        if v_picked.jobs is not null then
+        if p_limit > 0 and v_picked.jobs is not null then
             v_got := fairq._lease(
-                p_queue, v_picked.jobs, p_limit, v_dispatch, p_owner, p_caller, v_now, p_lease,
-                v_settings.default_lease, v_settings.charge = 'time'
+                p_queue, v_picked.jobs[:p_limit], v_dispatch, p_owner, p_caller, v_now, p_lease,
+                v_settings.charge = 'time'
             );
             if v_got is null then
                 -- where one is held, many may be: the next thousand are tried before the next pass
                 v_picked := fairq._pick(
                     v_tick, v_caught.touched, v_snap, v_own, v_now, 1000, 1000, v_longest,
-                    v_settings.charge = 'cost', p_tenants, v_skip, v_stuck
+                    v_settings.charge = 'cost', p_tenants, v_skip || v_away, v_stuck
                 );
                 v_skip := v_skip || fairq._held_by_others(v_picked.jobs);
                 v_stuck := v_stuck || fairq._stuck(v_picked.jobs, v_skip);
                 continue;
             end if;
             v_claimed := v_claimed || v_got;
-            v_tick.expire_floor := least(v_tick.expire_floor, v_now + least(p_lease, v_settings.default_lease));
-            if v_took > p_limit and v_tick.ready_floor = v_was.ready_floor then
-                -- what was ready before has been taken: the rest is held, or paused, and will expire
-                v_tick.ready_floor := v_dispatch;
-            end if;
-            p_limit := p_limit - cardinality(v_got);
+            v_tick.expire_floor := least(v_tick.expire_floor, v_now + p_lease);
         end if;
+        if cardinality(v_picked.jobs) > p_limit then
+            v_is_done := fairq._make_ready(
+                p_queue, v_picked.jobs[p_limit + 1:], v_dispatch, v_size, v_settings.charge = 'time'
+            );
+            v_tick.ready_floor := coalesce(nullif(v_tick.ready_floor, 0), v_dispatch);
+        end if;
+        p_limit := p_limit - cardinality(v_got);
         -- a pass that only found flows empty is followed by a wider one
-        v_wide := case when v_took = 0 then least(1000, v_wide * 4) else 0 end;
+        v_wide := case when v_picked.jobs is null then least(1000, v_wide * 4) else 0 end;
         v_tick := fairq._charge(v_tick, v_caught.touched, v_picked.flows, v_dispatch, v_now);
         v_tick.ticked_at := v_now;
         v_caught.touched := '{}';
-        v_left := v_left - v_took;
+        v_left := v_left - coalesce(cardinality(v_picked.jobs), 0);
         if v_left > 0 then
             -- or each pass would walk all that the passes before it emptied
             v_tick.pick_floor := fairq._pick_floor(v_tick);
@@ -5017,7 +4954,8 @@ begin
         v_tick.ticked_at := v_now;
     end if;
     v_tick.found_empty := v_left > 0 and p_limit > 0;
-    if v_tick.ticked_at = v_now or v_tick.found_empty <> v_was.found_empty then
+    if v_tick.ticked_at = v_now or v_tick.found_empty <> v_was.found_empty
+       or v_tick.ready_floor <> v_was.ready_floor then
         v_is_done := fairq._write_tick(v_tick);
     end if;
     return v_claimed;
@@ -5025,6 +4963,210 @@ end
 $fn$;
 comment on function fairq._dispatch(text, text, text, integer, interval, text[], timestamptz) is 'The scheduler''s step: brings itself up to date, picks, leases and charges. Internal.';
 revoke all on function fairq._dispatch(text, text, text, integer, interval, text[], timestamptz) from public;
+
+--
+-- schema/functions/read_ahead.sql
+--
+
+--
+-- read_ahead: what a claim has picked for the claims that follow
+--
+-- A claim of a queue that reads ahead picks more than it was asked for, under the queue's lock and in the usual order,
+-- and leaves the rest in ready_picks: chosen, charged, counted among those that run, and still queued. The claims that
+-- follow lease from there, without the lock; the one that finds too little picks again, and first puts back what is
+-- left. A pick is a promise to its tenant and no right to the job: whoever takes it looks whether the job is still there.
+
+create or replace function fairq._make_ready(
+    p_queue text, p_picks fairq.pick[], p_dispatch bigint, p_size integer, p_by_time boolean
+)
+    returns boolean
+    language plpgsql
+    set search_path = pg_catalog, pg_temp
+as $fn$
+-- Leaves picks for the claims that follow, p_size in a row: as many as this claim has asked for.
+--
+-- Locks:  the queue's lock is held.
+begin
+    insert into fairq.ready_picks (queue, dispatch, jobs)
+    select
+        p_queue, p_dispatch + min(p.turn),
+        array_agg(
+            row(
+                p.turn, p.job_row, p.tenant, p.job_id, case when p_by_time then p.price end, p.epoch, p.step
+            )::fairq.pick
+            order by p.turn
+        )
+    from unnest(p_picks) as p
+    group by (p.turn - p_picks[1].turn) / p_size;
+    return true;
+end
+$fn$;
+comment on function fairq._make_ready(text, fairq.pick[], bigint, integer, boolean) is 'Leaves picks for the claims that follow. Internal.';
+revoke all on function fairq._make_ready(text, fairq.pick[], bigint, integer, boolean) from public;
+
+create or replace function fairq._lease_each(
+    p_queue text, p_picks fairq.pick[], p_dispatch bigint, p_owner text, p_caller text, p_now timestamptz,
+    p_lease interval
+)
+    returns fairq.claimed_job[]
+    language plpgsql
+    set search_path = pg_catalog, pg_temp
+as $fn$
+-- _lease(), one by one, for picks not all of whose jobs can be had any more. One that is held by somebody stays ready;
+-- of one that no longer waits its tenant gets back what it was charged.
+--
+-- By the job's id: its row may have moved since.
+-- Index:  jobs_pkey.
+declare
+    v_claimed fairq.claimed_job[] := '{}';
+    v_pick    fairq.pick;
+    v_job_row tid;
+begin
+    foreach v_pick in array p_picks loop
+        select j.ctid into v_job_row from fairq.jobs as j where j.job_id = v_pick.job_id and j.state = 'queued';
+        if not found then
+            perform fairq._settle(
+                p_queue, row(v_pick.tenant, v_pick.epoch, 1, 0, 0, 0, 0, v_pick.step)::fairq.ending
+            );
+            continue;
+        end if;
+        v_pick.job_row := v_job_row;
+        v_claimed := v_claimed
+            || fairq._lease(p_queue, array[v_pick], p_dispatch, p_owner, p_caller, p_now, p_lease, true);
+        if v_claimed[cardinality(v_claimed)].job_id is distinct from v_pick.job_id then
+            insert into fairq.ready_picks (queue, dispatch, jobs)
+            values (p_queue, p_dispatch + v_pick.turn, array[v_pick]);
+        end if;
+    end loop;
+    return v_claimed;
+end
+$fn$;
+comment on function fairq._lease_each(text, fairq.pick[], bigint, text, text, timestamptz, interval) is 'Leases what is left of ready picks. Internal.';
+revoke all on function fairq._lease_each(
+    text, fairq.pick[], bigint, text, text, timestamptz, interval
+) from public;
+
+create or replace function fairq._take_ready(
+    p_queue text, p_owner text, p_caller text, p_limit integer, p_lease interval, p_is_paused boolean,
+    p_now timestamptz
+)
+    returns fairq.claimed_job[]
+    language plpgsql
+    set search_path = pg_catalog, pg_temp
+as $fn$
+-- queued -> running: up to p_limit of the jobs that are ready, in the order in which they were picked, as far as nobody
+-- else is taking them.
+--
+-- Fair:   they are charged and counted already. Of a queue that is paused none is taken, nor any beside those of a
+--         tenant that is.
+-- Locks:  rows of ready_picks, skipping those held by others; then as _lease.
+-- Index:  ready_picks_pkey, from the ready floor; ticks_pkey, tenants_pkey.
+declare
+    v_claimed fairq.claimed_job[] := '{}';
+    v_ready   fairq.ready_picks;
+    v_base    bigint;
+    v_got     fairq.claimed_job[];
+begin
+    while p_limit > 0 and not p_is_paused loop
+        with first as (
+            select r.ctid as row_id from fairq.ready_picks as r
+            where r.queue = p_queue
+              and r.dispatch >= (
+                  select nullif(t.ready_floor, 0) from fairq.ticks as t
+                  where t.queue = p_queue order by t.tick_id desc limit 1
+              )
+              and not exists (
+                  select from unnest(r.jobs) as p
+                  where (
+                      select t.paused from fairq.tenants as t
+                      where t.tenant in (p.tenant, '*') and t.queue = p_queue
+                      order by t.tenant = '*'
+                      limit 1
+                  )
+              )
+            order by r.dispatch
+            limit 1
+            for update skip locked
+        )
+        delete from fairq.ready_picks as r using first as f where r.ctid = f.row_id
+        returning r.* into v_ready;
+        exit when not found;
+
+        v_base := v_ready.dispatch - v_ready.jobs[1].turn;
+        if cardinality(v_ready.jobs) > p_limit then
+            insert into fairq.ready_picks (queue, dispatch, jobs)
+            values (p_queue, v_base + v_ready.jobs[p_limit + 1].turn, v_ready.jobs[p_limit + 1:]);
+            v_ready.jobs := v_ready.jobs[:p_limit];
+        end if;
+        v_got := fairq._lease(p_queue, v_ready.jobs, v_base, p_owner, p_caller, p_now, p_lease, true);
+        if v_got is null then
+            -- and no more: the one that somebody holds would come again
+            return v_claimed || fairq._lease_each(p_queue, v_ready.jobs, v_base, p_owner, p_caller, p_now, p_lease);
+        end if;
+        v_claimed := v_claimed || v_got;
+        p_limit := p_limit - cardinality(v_got);
+    end loop;
+    return v_claimed;
+end
+$fn$;
+comment on function fairq._take_ready(text, text, text, integer, interval, boolean, timestamptz) is 'Leases what is ready to a worker. Internal.';
+revoke all on function fairq._take_ready(text, text, text, integer, interval, boolean, timestamptz) from public;
+
+create or replace function fairq._put_ready_back(p_tick fairq.ticks)
+    returns fairq.moved
+    language plpgsql
+    set search_path = pg_catalog, pg_temp
+as $fn$
+-- What is ready and cannot be taken, or not by this claim, waits again as if it had not been picked: its news and
+-- endings, for the look of this step.
+--
+-- Locks:  the queue's lock is held; rows of ready_picks, skipping those held by others.
+-- Index:  ready_picks_pkey, from the ready floor.
+declare
+    v_picks fairq.pick[];
+    v_moved fairq.moved;
+begin
+    with free as (
+        select r.ctid as row_id from fairq.ready_picks as r
+        where r.queue = p_tick.queue and r.dispatch >= p_tick.ready_floor
+        for update skip locked
+    ), gone as (
+        delete from fairq.ready_picks as r using free as f where r.ctid = f.row_id
+        returning r.jobs
+    )
+    select array_agg(p) into v_picks from gone as g cross join lateral unnest(g.jobs) as p;
+    if v_picks is not null then
+        v_moved.news := fairq._news_of(array(select p.job_id from unnest(v_picks) as p));
+        v_moved.endings := array(
+            select row(p.tenant, p.epoch, 1, 0, 0, 0, 0, p.step)::fairq.ending from unnest(v_picks) as p
+        );
+    end if;
+    return v_moved;
+end
+$fn$;
+comment on function fairq._put_ready_back(fairq.ticks) is 'Makes what is ready wait again. Internal.';
+revoke all on function fairq._put_ready_back(fairq.ticks) from public;
+
+create or replace function fairq._being_taken(p_tick fairq.ticks)
+    returns bigint[]
+    language plpgsql
+    set search_path = pg_catalog, pg_temp
+as $fn$
+-- Jobs whose leases other claims are writing at this moment, which no look can see yet: still ready for all but them.
+--
+-- Locks:  the queue's lock is held, so nobody makes more of them.
+-- Index:  ready_picks_pkey, from the ready floor.
+begin
+    return array(
+        select p.job_id
+        from fairq.ready_picks as r
+        cross join lateral unnest(r.jobs) as p
+        where r.queue = p_tick.queue and r.dispatch >= p_tick.ready_floor
+    );
+end
+$fn$;
+comment on function fairq._being_taken(fairq.ticks) is 'Which ready jobs are just being leased. Internal.';
+revoke all on function fairq._being_taken(fairq.ticks) from public;
 
 --
 -- schema/functions/claim.sql
@@ -5180,7 +5322,7 @@ begin
     );
     if v_lease.prepaid < v_prepaid then
         perform fairq._settle(
-            v_lease.queue, row(v_lease.tenant, v_lease.epoch, 0, 0, 0, v_prepaid - v_lease.prepaid, 0)::fairq.ending
+            v_lease.queue, row(v_lease.tenant, v_lease.epoch, 0, 0, 0, v_prepaid - v_lease.prepaid, 0, 0)::fairq.ending
         );
     end if;
     update fairq.leases as l
@@ -5320,7 +5462,7 @@ begin
         insert into fairq.settlements (queue, endings)
         select
             s.queue,
-            array_agg(row(s.tenant, s.epoch, s.ended, s.measured, s.elapsed, s.extra, s.refund)::fairq.ending)
+            array_agg(row(s.tenant, s.epoch, s.ended, s.measured, s.elapsed, s.extra, s.refund, 0)::fairq.ending)
         from (
             select
                 h.queue, h.tenant, h.epoch, count(*) as ended, count(h.prepaid) as measured,
@@ -5870,13 +6012,12 @@ create or replace function fairq._request_cancel(p_job_id bigint, p_actor text)
     language plpgsql
     set search_path = pg_catalog, pg_temp
 as $fn$
--- running -> running, its cancellation asked for. False when it does not run, or is only ready.
+-- running -> running, its cancellation asked for. False when it does not run.
 --
 -- Locks:  the lease's row.
 declare
     v_lease fairq.leases;
 begin
-    perform fairq._withdraw(p_job_id);
     select l.* into v_lease from fairq.leases as l where l.job_id = p_job_id for update;
     if not found then
         return false;
@@ -5961,7 +6102,7 @@ create or replace function fairq.reschedule_job(
 as $fn$
 -- queued, scheduled -> queued, scheduled
 --
--- Locks:  the job's row; before it its lease's, if it is ready.
+-- Locks:  the job's row.
 -- Raises: 22023 for bad arguments, or none.
 declare
     v_now   timestamptz := clock_timestamp();
@@ -5981,7 +6122,6 @@ begin
     end if;
 
     if fairq._find_job(p_job_id) = 'waiting' then
-        perform fairq._withdraw(p_job_id);
         v_job := fairq._hold_waiting(p_job_id);
     end if;
     if v_job.job_id is null then
@@ -6207,7 +6347,7 @@ begin
     cross join lateral fairq._newest_tick(s.queue) as t
     cross join lateral (
         select count(*) as running from (
-            select from fairq.leases as l where l.queue = s.queue and l.started_at > '-infinity' limit 10000
+            select from fairq.leases as l where l.queue = s.queue limit 10000
         ) as n
     ) as r
     where p_queue is null or s.queue = p_queue
@@ -6271,7 +6411,7 @@ begin
     from (
         select l.tenant, count(*) as running
         from (
-            select ll.tenant from fairq.leases as ll where ll.queue = p_queue and ll.started_at > '-infinity' limit 10000
+            select ll.tenant from fairq.leases as ll where ll.queue = p_queue limit 10000
         ) as l
         group by l.tenant
     ) as r;
@@ -6619,15 +6759,18 @@ begin
 
     select j.* into v_job from fairq.jobs as j where j.job_id = p_job_id;
     select l.* into v_lease from fairq.leases as l where l.job_id = p_job_id;
-    if v_lease.job_id is not null and v_lease.started_at is null then
-        return row('queued', 'ready', 'it is picked: the next claim takes it', null, 0, 0)::fairq.wait_reason;
-    elsif v_lease.lease_expires_at <= v_now then
+    if v_lease.lease_expires_at <= v_now then
         return row(
             'running', 'lease_expired', 'its lease is over: the next claim of its queue ends the attempt', null, null,
             null
         )::fairq.wait_reason;
     elsif v_lease.job_id is not null then
         return row('running', 'running', 'it runs', null, null, null)::fairq.wait_reason;
+    elsif exists (
+        select from fairq.ready_picks as r cross join lateral unnest(r.jobs) as p
+        where r.queue = v_job.queue and p.job_id = p_job_id
+    ) then
+        return row('queued', 'ready', 'it is picked: the next claim takes it', null, 0, 0)::fairq.wait_reason;
     elsif v_job.state = 'scheduled' and v_job.run_at > v_now then
         return row(
             'scheduled', 'not_due', format('it is not due before %s', v_job.run_at), v_job.run_at, null, null

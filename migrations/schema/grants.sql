@@ -32,9 +32,7 @@ to fairq_api;
 grant select, insert, delete on fairq.jobs to fairq_api;
 grant update (state, priority, attempts, run_at, last_error, changed_xid) on fairq.jobs to fairq_api;
 grant select, insert, delete on fairq.leases to fairq_api;
-grant update (
-    lease_expires_at, cancel_requested_at, prepaid, caller, lease_owner, lease_token, started_at
-) on fairq.leases to fairq_api;
+grant update (lease_expires_at, cancel_requested_at, prepaid) on fairq.leases to fairq_api;
 grant select, insert, delete on fairq.finished_jobs to fairq_api;
 -- one column, only so that its rows may be locked; the policy lets no update through
 grant update (state) on fairq.finished_jobs to fairq_api;
@@ -58,6 +56,9 @@ grant select, insert on fairq.schedulers to fairq_api;
 grant update (queue) on fairq.schedulers to fairq_api;
 grant select, insert, delete on fairq.ticks to fairq_api;
 grant select, insert, delete on fairq.settlements to fairq_api;
+grant select, insert, delete on fairq.ready_picks to fairq_api;
+-- one column, only so that its rows may be locked; the policy lets no update through
+grant update (queue) on fairq.ready_picks to fairq_api;
 grant select on fairq.access_grants to fairq_api;
 -- ids are drawn before the row is written where a key has to name its job
 grant usage on sequence fairq.jobs_job_id_seq, fairq.dispatch_seq to fairq_api;
@@ -83,7 +84,7 @@ grant select on fairq.job_log to fairq_tenant;
 grant select on fairq.all_jobs, fairq.job_events to fairq_operator;
 grant select on
     fairq.jobs, fairq.job_log, fairq.job_keys, fairq.queues, fairq.tenants, fairq.flows, fairq.schedulers, fairq.ticks,
-    fairq.settlements
+    fairq.settlements, fairq.ready_picks
 to fairq_operator;
 grant select (
     job_id, queue, tenant, caller, lease_owner, attempt, started_at, lease_expires_at, cancel_requested_at, dispatch,

@@ -40,10 +40,6 @@ comment on index fairq.job_keys_prune_idx is 'Ridden by prune: keys by the time 
 create index leases_expire_idx on fairq.leases (queue, lease_expires_at);
 comment on index fairq.leases_expire_idx is 'Ridden by expire: leases by the time they end.';
 
--- read_ahead: what is ready, in the order it was picked, from the ready floor
-create index leases_ready_idx on fairq.leases (queue, dispatch) where started_at is null;
-comment on index fairq.leases_ready_idx is 'Ridden by _take_ready and purge_tenant: ready jobs in the order of dispatch.';
-
 -- the timeline of one job
 create index job_log_timeline_idx on fairq.job_log (job_id, log_id);
 comment on index fairq.job_log_timeline_idx is 'Ridden by job_events: the transitions of one job.';

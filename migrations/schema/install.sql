@@ -24,13 +24,13 @@ set local role fairq_owner;
 set local role fairq_api;
 \ir functions/_shared.sql
 \ir functions/identity.sql
-\ir functions/read_ahead.sql
 \ir functions/waiting.sql
 \ir functions/settings.sql
 \ir functions/enqueue.sql
 \ir functions/promote.sql
 \ir functions/expire.sql
 \ir functions/scheduler.sql
+\ir functions/read_ahead.sql
 \ir functions/claim.sql
 \ir functions/renew.sql
 \ir functions/complete.sql

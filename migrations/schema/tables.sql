@@ -55,25 +55,23 @@ comment on column fairq.jobs.last_error is 'Why the last attempt failed.';
 comment on column fairq.jobs.created_at is 'When it was enqueued.';
 comment on column fairq.jobs.changed_xid is 'The transaction that last gave the scheduler something to know about this job: its first feed.';
 
--- leases: a job is running if and only if it has one that somebody holds. One that nobody holds yet is of a job that was
--- picked ahead of the claims (queues.read_ahead) and is ready for the next.
+-- leases: a job is running if and only if it has one, and a lease is always whole
 
 create table fairq.leases (
     job_id              bigint      not null,
     queue               text        collate "C" not null,
     tenant              text        collate "C" not null,
-    caller              text,
-    lease_owner         text,
-    lease_token         uuid,
+    caller              text        not null,
+    lease_owner         text        not null,
+    lease_token         uuid        not null,
     attempt             integer     not null,
-    started_at          timestamptz,
+    started_at          timestamptz not null,
     lease_expires_at    timestamptz not null,
     cancel_requested_at timestamptz,
     dispatch            bigint      not null,
     prepaid             bigint,
     epoch               bigint      not null default 0,
     constraint leases_pkey primary key (job_id),
-    constraint leases_ready_or_held check (num_nulls(caller, lease_owner, lease_token, started_at) in (0, 4)),
     constraint leases_attempt_positive check (attempt > 0),
     constraint leases_ends_after_start check (lease_expires_at > started_at),
     constraint leases_prepaid_positive check (prepaid > 0)
@@ -83,16 +81,16 @@ create table fairq.leases (
 alter table fairq.leases enable row level security;
 alter table fairq.leases force row level security;
 
-comment on table fairq.leases is 'One narrow row for each running attempt, and for each job that is ready: picked, charged, and still to be taken by a claim.';
-comment on column fairq.leases.job_id is 'The running or ready job.';
+comment on table fairq.leases is 'One narrow row for each running attempt.';
+comment on column fairq.leases.job_id is 'The running job.';
 comment on column fairq.leases.queue is 'Its queue.';
 comment on column fairq.leases.tenant is 'Its tenant.';
-comment on column fairq.leases.caller is 'The database role that claimed it: only this role may renew, complete, fail or release. Null while it is ready.';
-comment on column fairq.leases.lease_owner is 'What the worker calls itself. For people; the token is the identity. Null while it is ready.';
-comment on column fairq.leases.lease_token is 'The fence: new for each claim, never shown to tenants. Null while it is ready.';
+comment on column fairq.leases.caller is 'The database role that claimed it: only this role may renew, complete, fail or release.';
+comment on column fairq.leases.lease_owner is 'What the worker calls itself. For people; the token is the identity.';
+comment on column fairq.leases.lease_token is 'The fence: new for each claim, never shown to tenants.';
 comment on column fairq.leases.attempt is 'Which attempt this is, from 1.';
-comment on column fairq.leases.started_at is 'When the attempt was handed out. Null while it is ready.';
-comment on column fairq.leases.lease_expires_at is 'From this moment the lease is dead for renew, complete and fail alike; a ready job that nobody has taken by then waits again.';
+comment on column fairq.leases.started_at is 'When the attempt was handed out.';
+comment on column fairq.leases.lease_expires_at is 'From this moment the lease is dead for renew, complete and fail alike.';
 comment on column fairq.leases.cancel_requested_at is 'When the cancellation of the running job was asked for; renew tells the worker.';
 comment on column fairq.leases.prepaid is 'Milliseconds of worker time charged for the attempt so far; null where the queue does not charge by time.';
 comment on column fairq.leases.epoch is 'The flow''s lift epoch at the start: a refund of an earlier epoch is void.';
@@ -269,7 +267,7 @@ comment on column fairq.queues.payload_limit is 'Longest payload and longest res
 comment on column fairq.queues.key_ttl is 'How long an idempotency key stands that names no time of its own.';
 comment on column fairq.queues.retention is 'How long ended jobs are kept; see prune().';
 comment on column fairq.queues.notify is 'Wake listeners when a job arrives in a queue that a worker found empty. Off by default: a NOTIFY takes a lock of the whole database at commit.';
-comment on column fairq.queues.read_ahead is 'How many jobs a claim may pick beyond its own, to be ready for the next claims, which then need not wait for the queue''s lock. The order is the same; who arrives meanwhile comes after them. 0: none.';
+comment on column fairq.queues.read_ahead is 'How many jobs a claim may pick beyond its own, so that the claims that follow need not wait for the queue''s lock. The order is the same, but who arrives meanwhile comes after them. 0: none.';
 
 create table fairq.tenants (
     queue       text             collate "C" not null,
@@ -436,7 +434,7 @@ comment on column fairq.ticks.activations is 'Flows that became backlogged, ever
 comment on column fairq.ticks.mean is 'Milliseconds attempts of the queue take: moving average of weight 1/8; null before the first.';
 comment on column fairq.ticks.tokens is 'Tokens in the queue''s own bucket at tokens_at; null without a rate.';
 comment on column fairq.ticks.tokens_at is 'When they were counted.';
-comment on column fairq.ticks.ready_floor is 'No ready job was dispatched before: where claims begin to look for one.';
+comment on column fairq.ticks.ready_floor is 'No pick that is ready was dispatched before: where claims begin to look for one. 0: none is.';
 comment on column fairq.ticks.found_empty is 'The claim found less than it asked for: the next enqueue may wake listeners.';
 
 create table fairq.settlements (
@@ -454,6 +452,23 @@ comment on table fairq.settlements is 'Attempts that ended, or were renewed beyo
 comment on column fairq.settlements.queue is 'The queue.';
 comment on column fairq.settlements.ended_xid is 'The transaction that says so.';
 comment on column fairq.settlements.endings is 'Who ended how many, and what they cost beyond what was prepaid: one row for all that end in a call, however many tenants they are of.';
+
+create table fairq.ready_picks (
+    queue    text         collate "C" not null,
+    dispatch bigint       not null,
+    jobs     fairq.pick[] not null,
+    constraint ready_picks_pkey primary key (queue, dispatch),
+    constraint ready_picks_not_empty check (cardinality(jobs) > 0)
+) with (
+    autovacuum_vacuum_scale_factor = 0.02
+);
+alter table fairq.ready_picks enable row level security;
+alter table fairq.ready_picks force row level security;
+
+comment on table fairq.ready_picks is 'Jobs that a claim has picked for the claims that follow (queues.read_ahead): chosen, charged and counted, and still queued. A row is what one claim takes.';
+comment on column fairq.ready_picks.queue is 'The queue.';
+comment on column fairq.ready_picks.dispatch is 'Number of the first of them in the order of dispatch.';
+comment on column fairq.ready_picks.jobs is 'The picks, in turn. Null prices: the queue did not charge by time.';
 
 -- who may do what, beyond the right to call a function
 
@@ -490,6 +505,7 @@ create type fairq.tenant_news as (
     elapsed   numeric,
     extra     numeric,
     refund    numeric,
+    returned  numeric,
     row_id    tid,
     flow      fairq.flows,
     wish      fairq.tenants

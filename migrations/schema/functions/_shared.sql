@@ -266,18 +266,18 @@ as $fn$
 --
 -- held:     the time the worker held it: success, failure, cancellation while running, snooze.
 -- prepaid:  what was charged stays: a lost lease. Paid back, a job that kills workers would run free.
--- nothing:  it never started: given back by a worker that shuts down, or ready and not taken.
+-- nothing:  it never started: given back by a worker that shuts down.
 declare
     v_held bigint := greatest(1, round(extract(epoch from p_now - p_lease.started_at) * 1000));
 begin
-    if p_pays = 'nothing' or p_lease.started_at is null then
-        return row(p_lease.tenant, p_lease.epoch, 1, 0, 0, 0, coalesce(p_lease.prepaid, 0))::fairq.ending;
-    elsif p_pays = 'prepaid' or p_lease.prepaid is null then
-        return row(p_lease.tenant, p_lease.epoch, 1, 0, 0, 0, 0)::fairq.ending;
+    if p_lease.prepaid is null or p_pays = 'prepaid' then
+        return row(p_lease.tenant, p_lease.epoch, 1, 0, 0, 0, 0, 0)::fairq.ending;
+    elsif p_pays = 'nothing' then
+        return row(p_lease.tenant, p_lease.epoch, 1, 0, 0, 0, p_lease.prepaid, 0)::fairq.ending;
     end if;
     return row(
         p_lease.tenant, p_lease.epoch, 1, 1, v_held, greatest(0, v_held - p_lease.prepaid),
-        greatest(0, p_lease.prepaid - v_held)
+        greatest(0, p_lease.prepaid - v_held), 0
     )::fairq.ending;
 end
 $fn$;

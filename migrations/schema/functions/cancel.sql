@@ -7,13 +7,12 @@ create or replace function fairq._request_cancel(p_job_id bigint, p_actor text)
     language plpgsql
     set search_path = pg_catalog, pg_temp
 as $fn$
--- running -> running, its cancellation asked for. False when it does not run, or is only ready.
+-- running -> running, its cancellation asked for. False when it does not run.
 --
 -- Locks:  the lease's row.
 declare
     v_lease fairq.leases;
 begin
-    perform fairq._withdraw(p_job_id);
     select l.* into v_lease from fairq.leases as l where l.job_id = p_job_id for update;
     if not found then
         return false;

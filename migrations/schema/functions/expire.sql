@@ -15,11 +15,6 @@ declare
     v_is_last boolean;
     v_error   jsonb;
 begin
-    if p_lease.started_at is null then
-        -- it was ready and nobody came for it: no attempt was made
-        perform fairq._put_back(p_lease, p_lease.attempt - 1, null, null, p_is_fed);
-        return 'queued';
-    end if;
     select p_lease.attempt >= j.max_attempts into v_is_last
     from fairq.jobs as j where j.job_id = p_lease.job_id;
     v_error := jsonb_build_object(

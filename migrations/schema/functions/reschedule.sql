@@ -19,7 +19,7 @@ create or replace function fairq.reschedule_job(
 as $fn$
 -- queued, scheduled -> queued, scheduled
 --
--- Locks:  the job's row; before it its lease's, if it is ready.
+-- Locks:  the job's row.
 -- Raises: 22023 for bad arguments, or none.
 declare
     v_now   timestamptz := clock_timestamp();
@@ -39,7 +39,6 @@ begin
     end if;
 
     if fairq._find_job(p_job_id) = 'waiting' then
-        perform fairq._withdraw(p_job_id);
         v_job := fairq._hold_waiting(p_job_id);
     end if;
     if v_job.job_id is null then

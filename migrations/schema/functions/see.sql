@@ -134,7 +134,7 @@ begin
     cross join lateral fairq._newest_tick(s.queue) as t
     cross join lateral (
         select count(*) as running from (
-            select from fairq.leases as l where l.queue = s.queue and l.started_at > '-infinity' limit 10000
+            select from fairq.leases as l where l.queue = s.queue limit 10000
         ) as n
     ) as r
     where p_queue is null or s.queue = p_queue
@@ -198,7 +198,7 @@ begin
     from (
         select l.tenant, count(*) as running
         from (
-            select ll.tenant from fairq.leases as ll where ll.queue = p_queue and ll.started_at > '-infinity' limit 10000
+            select ll.tenant from fairq.leases as ll where ll.queue = p_queue limit 10000
         ) as l
         group by l.tenant
     ) as r;
@@ -546,15 +546,18 @@ begin
 
     select j.* into v_job from fairq.jobs as j where j.job_id = p_job_id;
     select l.* into v_lease from fairq.leases as l where l.job_id = p_job_id;
-    if v_lease.job_id is not null and v_lease.started_at is null then
-        return row('queued', 'ready', 'it is picked: the next claim takes it', null, 0, 0)::fairq.wait_reason;
-    elsif v_lease.lease_expires_at <= v_now then
+    if v_lease.lease_expires_at <= v_now then
         return row(
             'running', 'lease_expired', 'its lease is over: the next claim of its queue ends the attempt', null, null,
             null
         )::fairq.wait_reason;
     elsif v_lease.job_id is not null then
         return row('running', 'running', 'it runs', null, null, null)::fairq.wait_reason;
+    elsif exists (
+        select from fairq.ready_picks as r cross join lateral unnest(r.jobs) as p
+        where r.queue = v_job.queue and p.job_id = p_job_id
+    ) then
+        return row('queued', 'ready', 'it is picked: the next claim takes it', null, 0, 0)::fairq.wait_reason;
     elsif v_job.state = 'scheduled' and v_job.run_at > v_now then
         return row(
             'scheduled', 'not_due', format('it is not due before %s', v_job.run_at), v_job.run_at, null, null

@@ -173,8 +173,6 @@ begin
     perform fairq._check_name('p_tenant', p_tenant, 200);
     perform fairq._check_limit(p_limit, 100000);
 
-    perform fairq._withdraw(l.job_id) from fairq.leases as l
-    where l.queue = p_queue and l.tenant = p_tenant and l.started_at is null;
     for v_id in
         (
             select j.job_id from fairq.jobs as j
