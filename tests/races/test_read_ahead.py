@@ -13,7 +13,7 @@ import pytest
 from tests.support import Worker, storm
 
 from . import test_storms as storms
-from .helpers import assert_agrees, assert_agrees_after_look, check, check_books, drain, ids, look
+from .helpers import assert_agrees, assert_agrees_after_look, check, check_books, drain, ids, look, on_another_cluster
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -142,10 +142,12 @@ def check_a_pause_holds_what_is_ready(db: Database) -> None:
     assert ids(db.claim(10)) == others
     assert db.claim(10) == []
     db.set_tenant("a")
+    assert ids(db.claim(1)) == paused[1:2]
+    assert ready(db) == paused[2:]
     db.set_queue(paused=True)
     assert db.claim(10) == []
     db.set_queue(paused=False)
-    assert ids(db.claim(10)) == paused[1:]
+    assert ids(db.claim(10)) == paused[2:]
     assert_agrees(db)
 
 
@@ -192,6 +194,43 @@ def check_reading_ahead_can_be_turned_off(db: Database) -> None:
 def test_reading_ahead_can_be_turned_off(db: Database) -> None:
     """Nothing is left behind, and nothing is paid for it."""
     check_reading_ahead_can_be_turned_off(db)
+
+
+@check
+def check_what_is_too_much_stays_ready(db: Database) -> None:
+    """Who asks for fewer than are in a row takes the first of them and leaves the others, in their order."""
+    db.set_queue(read_ahead=5)
+    jobs = db.given_jobs("a", 8)
+    assert ids(db.claim(3)) == jobs[:3]
+    assert ids(db.claim(1)) == jobs[3:4]
+    assert ready(db) == jobs[4:]
+    assert ids(db.claim(3)) == jobs[4:7]
+    assert ids(db.claim(3)) == jobs[7:]
+    assert [row.job_id for row in db.rows("select job_id from fairq.leases order by dispatch")] == jobs
+    assert_agrees(db)
+
+
+def test_what_is_too_much_stays_ready(db: Database) -> None:
+    """A row of picks is shared by claims of any size."""
+    check_what_is_too_much_stays_ready(db)
+
+
+@check
+def check_another_cluster_makes_it_ready_anew(db: Database) -> None:
+    """On a server that is not the one they were made on, picks are worth nothing: their jobs are picked again, once."""
+    db.set_queue(read_ahead=5)
+    jobs = db.given_jobs("a", 8)
+    assert ids(db.claim(1)) == jobs[:1]
+    on_another_cluster(db)
+    look(db)
+    assert ready(db) == []
+    assert_agrees(db)
+    assert drain(db) == jobs[1:]
+
+
+def test_another_cluster_makes_it_ready_anew(db: Database) -> None:
+    """A dump may hold picks; after it is restored every job is still run once."""
+    check_another_cluster_makes_it_ready_anew(db)
 
 
 @check

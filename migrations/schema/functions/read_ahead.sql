@@ -50,17 +50,16 @@ as $fn$
 declare
     v_claimed fairq.claimed_job[] := '{}';
     v_pick    fairq.pick;
-    v_job_row tid;
+    v_state   text;
 begin
     foreach v_pick in array p_picks loop
-        select j.ctid into v_job_row from fairq.jobs as j where j.job_id = v_pick.job_id and j.state = 'queued';
-        if not found then
+        select j.ctid, j.state into v_pick.job_row, v_state from fairq.jobs as j where j.job_id = v_pick.job_id;
+        if v_state is distinct from 'queued' then
             perform fairq._settle(
                 p_queue, row(v_pick.tenant, v_pick.epoch, 1, 0, 0, 0, 0, v_pick.step)::fairq.ending
             );
             continue;
         end if;
-        v_pick.job_row := v_job_row;
         v_claimed := v_claimed
             || fairq._lease(p_queue, array[v_pick], p_dispatch, p_owner, p_caller, p_now, p_lease, true);
         if v_claimed[cardinality(v_claimed)].job_id is distinct from v_pick.job_id then
