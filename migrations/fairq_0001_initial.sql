@@ -244,9 +244,10 @@ create type fairq.claimed_job as (
     lease_token      uuid,
     lease_expires_at timestamptz,
     run_at           timestamptz,
-    created_at       timestamptz
+    created_at       timestamptz,
+    traceparent      text
 );
-comment on type fairq.claimed_job is 'A job handed to a worker. lease_token is the fence: renew, complete, fail and release ask for it.';
+comment on type fairq.claimed_job is 'A job handed to a worker. lease_token is the fence: renew, complete, fail and release ask for it. traceparent is what the producer gave, else null.';
 
 create type fairq.job_outcome as (
     job_id  bigint,
@@ -265,7 +266,8 @@ create type fairq.new_job as (
     max_attempts integer,
     key          text,
     key_ttl      interval,
-    cost         double precision
+    cost         double precision,
+    traceparent  text
 );
 comment on type fairq.new_job is 'One element of the argument of enqueue_jobs(). Internal.';
 
@@ -391,6 +393,7 @@ create table fairq.jobs (
     run_at        timestamptz      not null default clock_timestamp(),
     cost          double precision not null default 1,
     operation_key text,
+    traceparent   text,
     last_error    jsonb,
     created_at    timestamptz      not null default clock_timestamp(),
     changed_xid   xid8             not null default pg_current_xact_id(),
@@ -422,6 +425,7 @@ comment on column fairq.jobs.max_attempts is 'After this many failed attempts th
 comment on column fairq.jobs.run_at is 'Not before this moment; also the order within one priority.';
 comment on column fairq.jobs.cost is 'What the job costs its tenant where a queue charges by declared cost.';
 comment on column fairq.jobs.operation_key is 'The idempotency key it was enqueued under; see job_keys.';
+comment on column fairq.jobs.traceparent is 'The trace that the job belongs to, as its producer named it (W3C Trace Context); handed to every worker as it is.';
 comment on column fairq.jobs.last_error is 'Why the last attempt failed.';
 comment on column fairq.jobs.created_at is 'When it was enqueued.';
 comment on column fairq.jobs.changed_xid is 'The transaction that last gave the scheduler something to know about this job: its first feed.';
@@ -482,6 +486,7 @@ create table fairq.finished_jobs (
     run_at        timestamptz      not null,
     cost          double precision not null,
     operation_key text,
+    traceparent   text,
     last_error    jsonb,
     created_at    timestamptz      not null,
     started_at    timestamptz,
@@ -514,6 +519,7 @@ comment on column fairq.finished_jobs.max_attempts is 'As in jobs.';
 comment on column fairq.finished_jobs.run_at is 'As in jobs.';
 comment on column fairq.finished_jobs.cost is 'As in jobs.';
 comment on column fairq.finished_jobs.operation_key is 'As in jobs.';
+comment on column fairq.finished_jobs.traceparent is 'As in jobs.';
 comment on column fairq.finished_jobs.last_error is 'Why the last failed attempt failed.';
 comment on column fairq.finished_jobs.created_at is 'As in jobs.';
 comment on column fairq.finished_jobs.started_at is 'Start of the attempt that ended it; null if it never ran, or was cancelled between attempts.';
@@ -997,7 +1003,8 @@ select
     null::timestamptz as finished_at,
     l.lease_owner,
     l.cancel_requested_at,
-    null::jsonb as result
+    null::jsonb as result,
+    j.traceparent
 from fairq.jobs as j
 left join fairq.leases as l on j.job_id = l.job_id
 union all
@@ -1020,7 +1027,8 @@ select
     f.finished_at,
     f.lease_owner,
     null::timestamptz as cancel_requested_at,
-    f.result
+    f.result,
+    f.traceparent
 from fairq.finished_jobs as f;
 
 comment on view fairq.all_jobs is 'One row per job, wherever it is, with its state as users think of it: scheduled, queued, running, succeeded, dead, cancelled.';
@@ -1309,13 +1317,13 @@ grant select on fairq.all_jobs to fairq_api;
 grant select on fairq.all_jobs, fairq.job_events to fairq_tenant;
 grant select (
     job_id, queue, tenant, task, payload, priority, state, attempts, max_attempts, run_at, cost, operation_key,
-    last_error, created_at
+    traceparent, last_error, created_at
 ) on fairq.jobs to fairq_tenant;
 grant select (job_id, queue, tenant, lease_owner, attempt, started_at, cancel_requested_at) on fairq.leases
 to fairq_tenant;
 grant select (
     job_id, queue, tenant, task, payload, priority, state, attempts, max_attempts, run_at, cost, operation_key,
-    last_error, created_at, started_at, finished_at, lease_owner, result
+    traceparent, last_error, created_at, started_at, finished_at, lease_owner, result
 ) on fairq.finished_jobs to fairq_tenant;
 grant select on fairq.job_log to fairq_tenant;
 
@@ -1331,7 +1339,7 @@ grant select (
 ) on fairq.leases to fairq_operator;
 grant select (
     job_id, queue, tenant, task, payload, priority, state, attempts, max_attempts, run_at, cost, operation_key,
-    last_error, created_at, started_at, finished_at, lease_owner, result
+    traceparent, last_error, created_at, started_at, finished_at, lease_owner, result
 ) on fairq.finished_jobs to fairq_operator;
 grant select, insert, update, delete on fairq.access_grants to fairq_operator;
 
@@ -1972,13 +1980,13 @@ begin
     end if;
     insert into fairq.finished_jobs (
         job_id, queue, tenant, task, payload, priority, state, attempts, max_attempts, run_at, cost, operation_key,
-        last_error, created_at, started_at, finished_at, lease_owner, token_hash, result
+        traceparent, last_error, created_at, started_at, finished_at, lease_owner, token_hash, result
     )
     values (
         v_job.job_id, v_job.queue, v_job.tenant, v_job.task, v_job.payload, v_job.priority, p_state, p_lease.attempt,
-        v_job.max_attempts, v_job.run_at, v_job.cost, v_job.operation_key, coalesce(p_error, v_job.last_error),
-        v_job.created_at, p_lease.started_at, p_now, p_lease.lease_owner, sha256(uuid_send(p_lease.lease_token)),
-        p_result
+        v_job.max_attempts, v_job.run_at, v_job.cost, v_job.operation_key, v_job.traceparent,
+        coalesce(p_error, v_job.last_error), v_job.created_at, p_lease.started_at, p_now, p_lease.lease_owner,
+        sha256(uuid_send(p_lease.lease_token)), p_result
     );
     return true;
 end
@@ -2196,11 +2204,12 @@ begin
     delete from fairq.jobs as j where j.job_id = p_job.job_id;
     insert into fairq.finished_jobs (
         job_id, queue, tenant, task, payload, priority, state, attempts, max_attempts, run_at, cost, operation_key,
-        last_error, created_at, finished_at
+        traceparent, last_error, created_at, finished_at
     )
     values (
         p_job.job_id, p_job.queue, p_job.tenant, p_job.task, p_job.payload, p_job.priority, 'cancelled', p_job.attempts,
-        p_job.max_attempts, p_job.run_at, p_job.cost, p_job.operation_key, p_job.last_error, p_job.created_at, v_now
+        p_job.max_attempts, p_job.run_at, p_job.cost, p_job.operation_key, p_job.traceparent, p_job.last_error,
+        p_job.created_at, v_now
     );
     insert into fairq.job_log (job_id, queue, tenant, event_type, attempt, actor, created_at)
     values (p_job.job_id, p_job.queue, p_job.tenant, 'cancelled', p_job.attempts, p_actor, v_now);
@@ -2542,6 +2551,22 @@ grant execute on function fairq.set_queue(
 --
 -- A producer writes rows of its own and no shared one: only two producers of one key wait for each other.
 
+create or replace function fairq._is_traceparent(p_value text)
+    returns boolean
+    language plpgsql
+    immutable
+    set search_path = pg_catalog, pg_temp
+as $fn$
+-- The header traceparent of W3C Trace Context: version, trace id, parent id and flags in lower-case hexadecimals, the
+-- ids not all zeros, no version ff. Only a version that is yet to come may have more behind it.
+begin
+    return octet_length(p_value) <= 200
+        and p_value ~ '^(?!ff|00.{54})[0-9a-f]{2}-(?!0{32})[0-9a-f]{32}-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}(-[!-~]*)?$';
+end
+$fn$;
+comment on function fairq._is_traceparent(text) is 'Whether a text is a traceparent of W3C Trace Context. Internal.';
+revoke all on function fairq._is_traceparent(text) from public;
+
 create or replace function fairq._is_plain(p_job fairq.new_job, p_settings fairq.queues)
     returns boolean
     language plpgsql
@@ -2559,7 +2584,8 @@ begin
         and p_job.priority between 0 and 3
         and (p_job.max_attempts is null or p_job.max_attempts between 1 and 1000)
         and p_job.cost > 0 and p_job.cost <= 1000000
-        and p_job.key is null and p_job.key_ttl is null,
+        and p_job.key is null and p_job.key_ttl is null
+        and (p_job.traceparent is null or fairq._is_traceparent(p_job.traceparent)),
         false
     );
 end
@@ -2608,6 +2634,13 @@ begin
     end if;
     if p_job.key_ttl is not null then
         perform fairq._check_span('p_key_ttl', p_job.key_ttl, interval '1 microsecond', interval '3650 days');
+    end if;
+    if p_job.traceparent is not null and not fairq._is_traceparent(p_job.traceparent) then
+        raise exception 'p_traceparent must be like %, not %',
+            '00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01', left(p_job.traceparent, 100)
+            using
+                errcode = '22023',
+                hint = 'Give the header traceparent of W3C Trace Context as it is, or none. Nothing was changed.';
     end if;
 
     p_job.max_attempts := coalesce(p_job.max_attempts, p_settings.max_attempts);
@@ -2673,15 +2706,16 @@ declare
     v_now timestamptz := clock_timestamp();
 begin
     insert into fairq.jobs (
-        job_id, queue, tenant, task, payload, priority, state, max_attempts, run_at, cost, operation_key, created_at
+        job_id, queue, tenant, task, payload, priority, state, max_attempts, run_at, cost, operation_key, traceparent,
+        created_at
     )
     select
         u.job_id, u.queue, u.tenant, u.task, u.payload, u.priority,
         case when coalesce(u.run_at, v_now + u.delay) > v_now then 'scheduled' else 'queued' end,
-        u.max_attempts, coalesce(u.run_at, v_now + u.delay, v_now), u.cost, u.key, v_now
+        u.max_attempts, coalesce(u.run_at, v_now + u.delay, v_now), u.cost, u.key, u.traceparent, v_now
     from unnest(p_jobs, p_outcomes) as u(
-        tenant, task, payload, queue, run_at, delay, priority, max_attempts, key, key_ttl, cost, ordinal, job_id,
-        outcome
+        tenant, task, payload, queue, run_at, delay, priority, max_attempts, key, key_ttl, cost, traceparent,
+        ordinal, job_id, outcome
     )
     where u.outcome = 'created';
     return true;
@@ -2748,7 +2782,8 @@ create or replace function fairq.enqueue_job(
     p_max_attempts integer default null,
     p_key          text default null,
     p_key_ttl      interval default null,
-    p_cost         double precision default 1
+    p_cost         double precision default 1,
+    p_traceparent  text default null
 )
     returns fairq.enqueued_job
     language plpgsql
@@ -2775,7 +2810,7 @@ begin
     v_job := fairq._check_job(
         row(
             fairq._acting_tenant('enqueue', p_queue, p_tenant), p_task, p_payload, p_queue, p_run_at, p_delay,
-            p_priority, p_max_attempts, p_key, p_key_ttl, p_cost
+            p_priority, p_max_attempts, p_key, p_key_ttl, p_cost, p_traceparent
         )::fairq.new_job,
         v_settings
     );
@@ -2792,12 +2827,12 @@ begin
     return row(v_outcome.job_id, v_outcome.outcome = 'created')::fairq.enqueued_job;
 end
 $fn$;
-comment on function fairq.enqueue_job(text, text, jsonb, text, timestamptz, interval, integer, integer, text, interval, double precision) is 'Enqueues a job for a tenant (without p_tenant: the session''s own), to run at once, at p_run_at or after p_delay. p_priority 0 goes first within the tenant. p_key makes it idempotent for p_key_ttl: used again, it returns the first job.';
+comment on function fairq.enqueue_job(text, text, jsonb, text, timestamptz, interval, integer, integer, text, interval, double precision, text) is 'Enqueues a job for a tenant (without p_tenant: the session''s own), to run at once, at p_run_at or after p_delay. p_priority 0 goes first within the tenant. p_key makes it idempotent for p_key_ttl: used again, it returns the first job. p_traceparent (W3C Trace Context) goes to the workers as it is.';
 revoke all on function fairq.enqueue_job(
-    text, text, jsonb, text, timestamptz, interval, integer, integer, text, interval, double precision
+    text, text, jsonb, text, timestamptz, interval, integer, integer, text, interval, double precision, text
 ) from public;
 grant execute on function fairq.enqueue_job(
-    text, text, jsonb, text, timestamptz, interval, integer, integer, text, interval, double precision
+    text, text, jsonb, text, timestamptz, interval, integer, integer, text, interval, double precision, text
 ) to fairq_producer, fairq_tenant;
 
 create or replace function fairq._read_jobs(p_jobs jsonb)
@@ -2810,7 +2845,7 @@ as $fn$
 --
 -- Raises: 22023 for what is not an array of 1 to 10,000 objects with known fields.
 declare
-    v_fields  text[] := '{tenant,task,payload,queue,run_at,delay,priority,max_attempts,key,key_ttl,cost}';
+    v_fields  text[] := '{tenant,task,payload,queue,run_at,delay,priority,max_attempts,key,key_ttl,cost,traceparent}';
     v_strange text;
 begin
     if p_jobs is null or jsonb_typeof(p_jobs) <> 'array' then
@@ -2832,7 +2867,8 @@ begin
         select array_agg(
             row(
                 r.tenant, r.task, coalesce(r.payload, '{}'), coalesce(r.queue, 'default'), r.run_at, r.delay,
-                coalesce(r.priority, 2), r.max_attempts, r.key, r.key_ttl, coalesce(r.cost, 1)
+                coalesce(r.priority, 2), r.max_attempts, r.key, r.key_ttl, coalesce(r.cost, 1),
+                r.traceparent
             )::fairq.new_job
             order by e.ordinality
         )
@@ -4271,7 +4307,7 @@ begin
             j.job_id, p_queue, j.tenant, j.task,
             -- a great one is fetched when it is sent: a thousand of them do not fit into one array
             case when pg_column_size(j.payload) < 2000 then j.payload end, j.priority, j.attempts + 1, j.max_attempts,
-            gen_random_uuid(), p_now + p_lease, j.run_at, j.created_at
+            gen_random_uuid(), p_now + p_lease, j.run_at, j.created_at, j.traceparent
         )::fairq.claimed_job order by p.turn
     )
     into v_claimed
@@ -4297,7 +4333,7 @@ begin
     from rows from (unnest(p_picks), unnest(v_claimed)) as c(
         turn, job_row, picked_tenant, picked_id, price, epoch,
         job_id, queue, tenant, task, payload, priority, attempt, max_attempts, lease_token, lease_expires_at, run_at,
-        created_at
+        created_at, traceparent
     );
     return v_claimed;
 end
@@ -4980,7 +5016,7 @@ begin
     select
         c.job_id, c.queue, c.tenant, c.task,
         coalesce(c.payload, (select j.payload from fairq.jobs as j where j.job_id = c.job_id)), c.priority, c.attempt,
-        c.max_attempts, c.lease_token, c.lease_expires_at, c.run_at, c.created_at
+        c.max_attempts, c.lease_token, c.lease_expires_at, c.run_at, c.created_at, c.traceparent
     from unnest(v_claimed) as c;
 end
 $fn$;
@@ -5200,12 +5236,12 @@ begin
     ), kept as (
         insert into fairq.finished_jobs (
             job_id, queue, tenant, task, payload, priority, state, attempts, max_attempts, run_at, cost, operation_key,
-            last_error, created_at, started_at, finished_at, lease_owner, token_hash, result
+            traceparent, last_error, created_at, started_at, finished_at, lease_owner, token_hash, result
         )
         select
             g.job_id, g.queue, g.tenant, g.task, g.payload, g.priority, 'succeeded', g.attempt, g.max_attempts,
-            g.run_at, g.cost, g.operation_key, g.last_error, g.created_at, g.started_at, g.now_held, g.lease_owner,
-            sha256(uuid_send(g.lease_token)), p_results[g.at]
+            g.run_at, g.cost, g.operation_key, g.traceparent, g.last_error, g.created_at, g.started_at, g.now_held,
+            g.lease_owner, sha256(uuid_send(g.lease_token)), p_results[g.at]
         from gone as g
     )
     select
@@ -5895,12 +5931,12 @@ begin
     v_now := clock_timestamp();
     delete from fairq.finished_jobs as f where f.job_id = p_job_id;
     insert into fairq.jobs (
-        job_id, queue, tenant, task, payload, priority, state, max_attempts, run_at, cost, operation_key, last_error,
-        created_at
+        job_id, queue, tenant, task, payload, priority, state, max_attempts, run_at, cost, operation_key, traceparent,
+        last_error, created_at
     )
     values (
         p_job_id, v_job.queue, v_job.tenant, v_job.task, v_job.payload, v_job.priority, 'queued', v_job.max_attempts,
-        v_now, v_job.cost, v_job.operation_key, v_job.last_error, v_job.created_at
+        v_now, v_job.cost, v_job.operation_key, v_job.traceparent, v_job.last_error, v_job.created_at
     );
     insert into fairq.job_log (job_id, queue, tenant, event_type, attempt, actor, details, created_at)
     values (

@@ -27,9 +27,10 @@ create type fairq.claimed_job as (
     lease_token      uuid,
     lease_expires_at timestamptz,
     run_at           timestamptz,
-    created_at       timestamptz
+    created_at       timestamptz,
+    traceparent      text
 );
-comment on type fairq.claimed_job is 'A job handed to a worker. lease_token is the fence: renew, complete, fail and release ask for it.';
+comment on type fairq.claimed_job is 'A job handed to a worker. lease_token is the fence: renew, complete, fail and release ask for it. traceparent is what the producer gave, else null.';
 
 create type fairq.job_outcome as (
     job_id  bigint,
@@ -48,7 +49,8 @@ create type fairq.new_job as (
     max_attempts integer,
     key          text,
     key_ttl      interval,
-    cost         double precision
+    cost         double precision,
+    traceparent  text
 );
 comment on type fairq.new_job is 'One element of the argument of enqueue_jobs(). Internal.';
 

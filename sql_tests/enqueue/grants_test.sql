@@ -9,7 +9,7 @@ create role fairq_test_heir login in role fairq_test_narrow;
 create role fairq_test_none login;
 grant usage on schema fairq to fairq_test_narrow, fairq_test_none;
 grant execute on function fairq.enqueue_job(
-    text, text, jsonb, text, timestamptz, interval, integer, integer, text, interval, double precision
+    text, text, jsonb, text, timestamptz, interval, integer, integer, text, interval, double precision, text
 ) to fairq_test_narrow, fairq_test_none;
 grant execute on function fairq.enqueue_jobs(jsonb) to fairq_test_narrow;
 insert into fairq.access_grants (role_name, verb, queue, tenant) values

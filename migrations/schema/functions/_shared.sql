@@ -344,13 +344,13 @@ begin
     end if;
     insert into fairq.finished_jobs (
         job_id, queue, tenant, task, payload, priority, state, attempts, max_attempts, run_at, cost, operation_key,
-        last_error, created_at, started_at, finished_at, lease_owner, token_hash, result
+        traceparent, last_error, created_at, started_at, finished_at, lease_owner, token_hash, result
     )
     values (
         v_job.job_id, v_job.queue, v_job.tenant, v_job.task, v_job.payload, v_job.priority, p_state, p_lease.attempt,
-        v_job.max_attempts, v_job.run_at, v_job.cost, v_job.operation_key, coalesce(p_error, v_job.last_error),
-        v_job.created_at, p_lease.started_at, p_now, p_lease.lease_owner, sha256(uuid_send(p_lease.lease_token)),
-        p_result
+        v_job.max_attempts, v_job.run_at, v_job.cost, v_job.operation_key, v_job.traceparent,
+        coalesce(p_error, v_job.last_error), v_job.created_at, p_lease.started_at, p_now, p_lease.lease_owner,
+        sha256(uuid_send(p_lease.lease_token)), p_result
     );
     return true;
 end
