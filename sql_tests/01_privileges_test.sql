@@ -29,6 +29,7 @@ from (values
     ('set_queue',            false, false, false, true,  false),
     ('queue_stats',          true,  false, false, true,  false),
     ('tenant_stats',         false, false, false, true,  false),
+    ('dead_jobs',            false, false, false, true,  false),
     ('explain_wait',         false, true,  true,  true,  false),
     ('get_job',              false, true,  true,  true,  false),
     ('channel',              true,  true,  true,  true,  false),

@@ -58,7 +58,9 @@ select lives_ok(
 );
 select lives_ok('select fairq.enqueue_job(''b'', ''t'', p_queue => ''q'')', 'each row of it');
 select throws_ok(
-    'select fairq.enqueue_job(''c'', ''t'', p_queue => ''q'')', '42501', null, 'another tenant is not granted'
+    'select fairq.enqueue_job(''c'', ''t'', p_queue => ''q'')', '42501',
+    'enqueue is not granted to role fairq_test_heir for queue q and tenant c',
+    'another tenant is not granted, and the refusal says what was asked'
 );
 select throws_ok('select fairq.enqueue_job(''a'', ''t'', p_queue => ''r'')', '42501', null, 'nor another queue');
 select throws_ok(

@@ -96,7 +96,7 @@ from (values
     ('''a'', ''t'', jsonb_build_object(''x'', repeat(''x'', 262144))', '54000', 'p_payload'),
     ('''a'', ''t'', p_run_at => ''infinity''', '22023', 'p_run_at'),
     ('''a'', ''t'', p_run_at => ''-infinity''', '22023', 'p_run_at'),
-    ('''a'', ''t'', p_run_at => now(), p_delay => ''1 s''', '22023', 'p_run_at'),
+    ('''a'', ''t'', p_run_at => now(), p_delay => ''1 s''', '22023', 'p_run_at and p_delay'),
     ('''a'', ''t'', p_delay => ''-1 microsecond''', '22023', 'p_delay'),
     ('''a'', ''t'', p_delay => ''3651 days''', '22023', 'p_delay'),
     ('''a'', ''t'', p_delay => ''178000000 years''', '22023', 'p_delay'),

@@ -76,6 +76,24 @@ $fn$;
 comment on function fairq._check_delay(interval) is 'Raises 22023 for a delay out of range. Internal.';
 revoke all on function fairq._check_delay(interval) from public;
 
+create or replace function fairq._check_run_at(p_run_at timestamptz, p_delay interval)
+    returns void
+    language plpgsql
+    set search_path = pg_catalog, pg_temp
+as $fn$
+-- Raises: 22023 for a time that is infinite, a delay out of range, or both a time and a delay.
+begin
+    if num_nonnulls(p_run_at, p_delay) = 2 then
+        perform fairq._refuse('p_run_at and p_delay', format('%s and %s', p_run_at, p_delay), 'one or the other');
+    elsif not isfinite(p_run_at) then
+        perform fairq._refuse('p_run_at', p_run_at::text, 'a finite time');
+    end if;
+    perform fairq._check_delay(p_delay);
+end
+$fn$;
+comment on function fairq._check_run_at(timestamptz, interval) is 'Raises 22023 for when a job is not to run. Internal.';
+revoke all on function fairq._check_run_at(timestamptz, interval) from public;
+
 create or replace function fairq._check_limit(p_value integer, p_most integer)
     returns boolean
     language plpgsql

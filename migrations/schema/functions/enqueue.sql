@@ -68,10 +68,7 @@ begin
             octet_length(p_job.payload::text), p_settings.payload_limit
             using errcode = '54000', hint = 'Store it elsewhere and enqueue a reference to it.';
     end if;
-    if p_job.run_at is not null and (not isfinite(p_job.run_at) or p_job.delay is not null) then
-        perform fairq._refuse('p_run_at', p_job.run_at::text, 'finite, and given without p_delay');
-    end if;
-    perform fairq._check_delay(p_job.delay);
+    perform fairq._check_run_at(p_job.run_at, p_job.delay);
     if p_job.priority is null or p_job.priority not between 0 and 3 then
         perform fairq._refuse('p_priority', p_job.priority::text, 'a number from 0 (first) to 3');
     end if;
