@@ -244,9 +244,10 @@ create type fairq.claimed_job as (
     lease_token      uuid,
     lease_expires_at timestamptz,
     run_at           timestamptz,
-    created_at       timestamptz
+    created_at       timestamptz,
+    traceparent      text
 );
-comment on type fairq.claimed_job is 'A job handed to a worker. lease_token is the fence: renew, complete, fail and release ask for it.';
+comment on type fairq.claimed_job is 'A job handed to a worker. lease_token is the fence: renew, complete, fail and release ask for it. traceparent is what the producer gave, else null.';
 
 create type fairq.job_outcome as (
     job_id  bigint,
@@ -265,7 +266,8 @@ create type fairq.new_job as (
     max_attempts integer,
     key          text,
     key_ttl      interval,
-    cost         double precision
+    cost         double precision,
+    traceparent  text
 );
 comment on type fairq.new_job is 'One element of the argument of enqueue_jobs(). Internal.';
 
@@ -333,9 +335,12 @@ create type fairq.queue_stat as (
     running          bigint,
     oldest_wait      interval,
     next_due_at      timestamptz,
-    ticked_at        timestamptz
+    ticked_at        timestamptz,
+    started          double precision,
+    expired          bigint,
+    dead             bigint
 );
-comment on type fairq.queue_stat is 'A row of queue_stats(). backlogged: tenants with work, as far as the scheduler has looked; eligible_tenants: those of them that may be picked. oldest_wait: since when the longest waiting queued job could have started.';
+comment on type fairq.queue_stat is 'A row of queue_stats(). backlogged: tenants with work, as far as the scheduler has looked; eligible_tenants: those of them that may be picked. oldest_wait: since when the longest waiting queued job could have started. started: jobs started in the last minute. expired: attempts whose leases are over, with nobody to notice. dead: of the last 10,000 that failed or were cancelled.';
 
 create type fairq.tenant_stat as (
     tenant        text,
@@ -353,9 +358,11 @@ create type fairq.tenant_stat as (
     lag_seconds   double precision,
     vtime         bigint,
     blocked_by    text,
-    blocked_until timestamptz
+    blocked_until timestamptz,
+    oldest_wait   interval,
+    backlog_share double precision
 );
-comment on type fairq.tenant_stat is 'A row of tenant_stats(). started, share and entitled are of the last minute; the lag is positive for a tenant that is owed something, negative for one that is ahead.';
+comment on type fairq.tenant_stat is 'A row of tenant_stats(). started, share and entitled are of the last minute; the lag is positive for a tenant that is owed something, negative for one that is ahead. backlog_share: about which part of the queue''s queued jobs is its own, from a sample; null when it is not in the sample, or was asked for by its name.';
 
 create type fairq.wait_reason as (
     state    text,
@@ -393,6 +400,7 @@ create table fairq.jobs (
     run_at        timestamptz      not null default clock_timestamp(),
     cost          double precision not null default 1,
     operation_key text,
+    traceparent   text,
     last_error    jsonb,
     created_at    timestamptz      not null default clock_timestamp(),
     changed_xid   xid8             not null default pg_current_xact_id(),
@@ -424,6 +432,7 @@ comment on column fairq.jobs.max_attempts is 'After this many failed attempts th
 comment on column fairq.jobs.run_at is 'Not before this moment; also the order within one priority.';
 comment on column fairq.jobs.cost is 'What the job costs its tenant where a queue charges by declared cost.';
 comment on column fairq.jobs.operation_key is 'The idempotency key it was enqueued under; see job_keys.';
+comment on column fairq.jobs.traceparent is 'The trace that the job belongs to, as its producer named it (W3C Trace Context); handed to every worker as it is.';
 comment on column fairq.jobs.last_error is 'Why the last attempt failed.';
 comment on column fairq.jobs.created_at is 'When it was enqueued.';
 comment on column fairq.jobs.changed_xid is 'The transaction that last gave the scheduler something to know about this job: its first feed.';
@@ -484,6 +493,7 @@ create table fairq.finished_jobs (
     run_at        timestamptz      not null,
     cost          double precision not null,
     operation_key text,
+    traceparent   text,
     last_error    jsonb,
     created_at    timestamptz      not null,
     started_at    timestamptz,
@@ -516,6 +526,7 @@ comment on column fairq.finished_jobs.max_attempts is 'As in jobs.';
 comment on column fairq.finished_jobs.run_at is 'As in jobs.';
 comment on column fairq.finished_jobs.cost is 'As in jobs.';
 comment on column fairq.finished_jobs.operation_key is 'As in jobs.';
+comment on column fairq.finished_jobs.traceparent is 'As in jobs.';
 comment on column fairq.finished_jobs.last_error is 'Why the last failed attempt failed.';
 comment on column fairq.finished_jobs.created_at is 'As in jobs.';
 comment on column fairq.finished_jobs.started_at is 'Start of the attempt that ended it; null if it never ran, or was cancelled between attempts.';
@@ -1022,7 +1033,8 @@ select
     null::timestamptz as finished_at,
     l.lease_owner,
     l.cancel_requested_at,
-    null::jsonb as result
+    null::jsonb as result,
+    j.traceparent
 from fairq.jobs as j
 left join fairq.leases as l on j.job_id = l.job_id
 union all
@@ -1045,7 +1057,8 @@ select
     f.finished_at,
     f.lease_owner,
     null::timestamptz as cancel_requested_at,
-    f.result
+    f.result,
+    f.traceparent
 from fairq.finished_jobs as f;
 
 comment on view fairq.all_jobs is 'One row per job, wherever it is, with its state as users think of it: scheduled, queued, running, succeeded, dead, cancelled.';
@@ -1343,13 +1356,13 @@ grant select on fairq.all_jobs to fairq_api;
 grant select on fairq.all_jobs, fairq.job_events to fairq_tenant;
 grant select (
     job_id, queue, tenant, task, payload, priority, state, attempts, max_attempts, run_at, cost, operation_key,
-    last_error, created_at
+    traceparent, last_error, created_at
 ) on fairq.jobs to fairq_tenant;
 grant select (job_id, queue, tenant, lease_owner, attempt, started_at, cancel_requested_at) on fairq.leases
 to fairq_tenant;
 grant select (
     job_id, queue, tenant, task, payload, priority, state, attempts, max_attempts, run_at, cost, operation_key,
-    last_error, created_at, started_at, finished_at, lease_owner, result
+    traceparent, last_error, created_at, started_at, finished_at, lease_owner, result
 ) on fairq.finished_jobs to fairq_tenant;
 grant select on fairq.job_log to fairq_tenant;
 
@@ -1365,7 +1378,7 @@ grant select (
 ) on fairq.leases to fairq_operator;
 grant select (
     job_id, queue, tenant, task, payload, priority, state, attempts, max_attempts, run_at, cost, operation_key,
-    last_error, created_at, started_at, finished_at, lease_owner, result
+    traceparent, last_error, created_at, started_at, finished_at, lease_owner, result
 ) on fairq.finished_jobs to fairq_operator;
 grant select, insert, update, delete on fairq.access_grants to fairq_operator;
 
@@ -1738,6 +1751,24 @@ $fn$;
 comment on function fairq._check_delay(interval) is 'Raises 22023 for a delay out of range. Internal.';
 revoke all on function fairq._check_delay(interval) from public;
 
+create or replace function fairq._check_run_at(p_run_at timestamptz, p_delay interval)
+    returns void
+    language plpgsql
+    set search_path = pg_catalog, pg_temp
+as $fn$
+-- Raises: 22023 for a time that is infinite, a delay out of range, or both a time and a delay.
+begin
+    if num_nonnulls(p_run_at, p_delay) = 2 then
+        perform fairq._refuse('p_run_at and p_delay', format('%s and %s', p_run_at, p_delay), 'one or the other');
+    elsif not isfinite(p_run_at) then
+        perform fairq._refuse('p_run_at', p_run_at::text, 'a finite time');
+    end if;
+    perform fairq._check_delay(p_delay);
+end
+$fn$;
+comment on function fairq._check_run_at(timestamptz, interval) is 'Raises 22023 for when a job is not to run. Internal.';
+revoke all on function fairq._check_run_at(timestamptz, interval) from public;
+
 create or replace function fairq._check_limit(p_value integer, p_most integer)
     returns boolean
     language plpgsql
@@ -2006,13 +2037,13 @@ begin
     end if;
     insert into fairq.finished_jobs (
         job_id, queue, tenant, task, payload, priority, state, attempts, max_attempts, run_at, cost, operation_key,
-        last_error, created_at, started_at, finished_at, lease_owner, token_hash, result
+        traceparent, last_error, created_at, started_at, finished_at, lease_owner, token_hash, result
     )
     values (
         v_job.job_id, v_job.queue, v_job.tenant, v_job.task, v_job.payload, v_job.priority, p_state, p_lease.attempt,
-        v_job.max_attempts, v_job.run_at, v_job.cost, v_job.operation_key, coalesce(p_error, v_job.last_error),
-        v_job.created_at, p_lease.started_at, p_now, p_lease.lease_owner, sha256(uuid_send(p_lease.lease_token)),
-        p_result
+        v_job.max_attempts, v_job.run_at, v_job.cost, v_job.operation_key, v_job.traceparent,
+        coalesce(p_error, v_job.last_error), v_job.created_at, p_lease.started_at, p_now, p_lease.lease_owner,
+        sha256(uuid_send(p_lease.lease_token)), p_result
     );
     return true;
 end
@@ -2138,10 +2169,14 @@ declare
     v_is_good boolean := fairq._check_name('p_tenant', v_tenant, 200);
 begin
     if v_tenant <> all(v_granted) and v_granted <> '{*}' then
-        raise exception '% is not granted to this role for this queue and tenant', p_verb
+        raise exception '% is not granted to role % for queue % and tenant %',
+            p_verb, fairq._caller(), left(p_queue, 100), left(v_tenant, 100)
             using
                 errcode = '42501',
-                hint = 'An operator grants it with a row in access_grants.';
+                hint = format(
+                    'An operator grants it with a row in access_grants: (role_name, verb, queue, tenant) = '
+                    '(%L, %L, %L, %L).', fairq._caller(), p_verb, left(p_queue, 100), left(v_tenant, 100)
+                );
     end if;
     return v_tenant;
 end
@@ -2230,11 +2265,12 @@ begin
     delete from fairq.jobs as j where j.job_id = p_job.job_id;
     insert into fairq.finished_jobs (
         job_id, queue, tenant, task, payload, priority, state, attempts, max_attempts, run_at, cost, operation_key,
-        last_error, created_at, finished_at
+        traceparent, last_error, created_at, finished_at
     )
     values (
         p_job.job_id, p_job.queue, p_job.tenant, p_job.task, p_job.payload, p_job.priority, 'cancelled', p_job.attempts,
-        p_job.max_attempts, p_job.run_at, p_job.cost, p_job.operation_key, p_job.last_error, p_job.created_at, v_now
+        p_job.max_attempts, p_job.run_at, p_job.cost, p_job.operation_key, p_job.traceparent, p_job.last_error,
+        p_job.created_at, v_now
     );
     insert into fairq.job_log (job_id, queue, tenant, event_type, attempt, actor, created_at)
     values (p_job.job_id, p_job.queue, p_job.tenant, 'cancelled', p_job.attempts, p_actor, v_now);
@@ -2581,6 +2617,22 @@ grant execute on function fairq.set_queue(
 --
 -- A producer writes rows of its own and no shared one: only two producers of one key wait for each other.
 
+create or replace function fairq._is_traceparent(p_value text)
+    returns boolean
+    language plpgsql
+    immutable
+    set search_path = pg_catalog, pg_temp
+as $fn$
+-- The header traceparent of W3C Trace Context: version, trace id, parent id and flags in lower-case hexadecimals, the
+-- ids not all zeros, no version ff. Only a version that is yet to come may have more behind it.
+begin
+    return octet_length(p_value) <= 200
+        and p_value ~ '^(?!ff|00.{54})[0-9a-f]{2}-(?!0{32})[0-9a-f]{32}-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}(-[!-~]*)?$';
+end
+$fn$;
+comment on function fairq._is_traceparent(text) is 'Whether a text is a traceparent of W3C Trace Context. Internal.';
+revoke all on function fairq._is_traceparent(text) from public;
+
 create or replace function fairq._is_plain(p_job fairq.new_job, p_settings fairq.queues)
     returns boolean
     language plpgsql
@@ -2598,7 +2650,8 @@ begin
         and p_job.priority between 0 and 3
         and (p_job.max_attempts is null or p_job.max_attempts between 1 and 1000)
         and p_job.cost > 0 and p_job.cost <= 1000000
-        and p_job.key is null and p_job.key_ttl is null,
+        and p_job.key is null and p_job.key_ttl is null
+        and (p_job.traceparent is null or fairq._is_traceparent(p_job.traceparent)),
         false
     );
 end
@@ -2629,10 +2682,7 @@ begin
             octet_length(p_job.payload::text), p_settings.payload_limit
             using errcode = '54000', hint = 'Store it elsewhere and enqueue a reference to it.';
     end if;
-    if p_job.run_at is not null and (not isfinite(p_job.run_at) or p_job.delay is not null) then
-        perform fairq._refuse('p_run_at', p_job.run_at::text, 'finite, and given without p_delay');
-    end if;
-    perform fairq._check_delay(p_job.delay);
+    perform fairq._check_run_at(p_job.run_at, p_job.delay);
     if p_job.priority is null or p_job.priority not between 0 and 3 then
         perform fairq._refuse('p_priority', p_job.priority::text, 'a number from 0 (first) to 3');
     end if;
@@ -2647,6 +2697,13 @@ begin
     end if;
     if p_job.key_ttl is not null then
         perform fairq._check_span('p_key_ttl', p_job.key_ttl, interval '1 microsecond', interval '3650 days');
+    end if;
+    if p_job.traceparent is not null and not fairq._is_traceparent(p_job.traceparent) then
+        raise exception 'p_traceparent must be like %, not %',
+            '00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01', left(p_job.traceparent, 100)
+            using
+                errcode = '22023',
+                hint = 'Give the header traceparent of W3C Trace Context as it is, or none. Nothing was changed.';
     end if;
 
     p_job.max_attempts := coalesce(p_job.max_attempts, p_settings.max_attempts);
@@ -2712,15 +2769,16 @@ declare
     v_now timestamptz := clock_timestamp();
 begin
     insert into fairq.jobs (
-        job_id, queue, tenant, task, payload, priority, state, max_attempts, run_at, cost, operation_key, created_at
+        job_id, queue, tenant, task, payload, priority, state, max_attempts, run_at, cost, operation_key, traceparent,
+        created_at
     )
     select
         u.job_id, u.queue, u.tenant, u.task, u.payload, u.priority,
         case when coalesce(u.run_at, v_now + u.delay) > v_now then 'scheduled' else 'queued' end,
-        u.max_attempts, coalesce(u.run_at, v_now + u.delay, v_now), u.cost, u.key, v_now
+        u.max_attempts, coalesce(u.run_at, v_now + u.delay, v_now), u.cost, u.key, u.traceparent, v_now
     from unnest(p_jobs, p_outcomes) as u(
-        tenant, task, payload, queue, run_at, delay, priority, max_attempts, key, key_ttl, cost, ordinal, job_id,
-        outcome
+        tenant, task, payload, queue, run_at, delay, priority, max_attempts, key, key_ttl, cost, traceparent,
+        ordinal, job_id, outcome
     )
     where u.outcome = 'created';
     return true;
@@ -2787,7 +2845,8 @@ create or replace function fairq.enqueue_job(
     p_max_attempts integer default null,
     p_key          text default null,
     p_key_ttl      interval default null,
-    p_cost         double precision default 1
+    p_cost         double precision default 1,
+    p_traceparent  text default null
 )
     returns fairq.enqueued_job
     language plpgsql
@@ -2814,7 +2873,7 @@ begin
     v_job := fairq._check_job(
         row(
             fairq._acting_tenant('enqueue', p_queue, p_tenant), p_task, p_payload, p_queue, p_run_at, p_delay,
-            p_priority, p_max_attempts, p_key, p_key_ttl, p_cost
+            p_priority, p_max_attempts, p_key, p_key_ttl, p_cost, p_traceparent
         )::fairq.new_job,
         v_settings
     );
@@ -2831,12 +2890,12 @@ begin
     return row(v_outcome.job_id, v_outcome.outcome = 'created')::fairq.enqueued_job;
 end
 $fn$;
-comment on function fairq.enqueue_job(text, text, jsonb, text, timestamptz, interval, integer, integer, text, interval, double precision) is 'Enqueues a job for a tenant (without p_tenant: the session''s own), to run at once, at p_run_at or after p_delay. p_priority 0 goes first within the tenant. p_key makes it idempotent for p_key_ttl: used again, it returns the first job.';
+comment on function fairq.enqueue_job(text, text, jsonb, text, timestamptz, interval, integer, integer, text, interval, double precision, text) is 'Enqueues a job for a tenant (without p_tenant: the session''s own), to run at once, at p_run_at or after p_delay. p_priority 0 goes first within the tenant. p_key makes it idempotent for p_key_ttl: used again, it returns the first job. p_traceparent (W3C Trace Context) goes to the workers as it is.';
 revoke all on function fairq.enqueue_job(
-    text, text, jsonb, text, timestamptz, interval, integer, integer, text, interval, double precision
+    text, text, jsonb, text, timestamptz, interval, integer, integer, text, interval, double precision, text
 ) from public;
 grant execute on function fairq.enqueue_job(
-    text, text, jsonb, text, timestamptz, interval, integer, integer, text, interval, double precision
+    text, text, jsonb, text, timestamptz, interval, integer, integer, text, interval, double precision, text
 ) to fairq_producer, fairq_tenant;
 
 create or replace function fairq._read_jobs(p_jobs jsonb)
@@ -2849,7 +2908,7 @@ as $fn$
 --
 -- Raises: 22023 for what is not an array of 1 to 10,000 objects with known fields.
 declare
-    v_fields  text[] := '{tenant,task,payload,queue,run_at,delay,priority,max_attempts,key,key_ttl,cost}';
+    v_fields  text[] := '{tenant,task,payload,queue,run_at,delay,priority,max_attempts,key,key_ttl,cost,traceparent}';
     v_strange text;
 begin
     if p_jobs is null or jsonb_typeof(p_jobs) <> 'array' then
@@ -2871,7 +2930,8 @@ begin
         select array_agg(
             row(
                 r.tenant, r.task, coalesce(r.payload, '{}'), coalesce(r.queue, 'default'), r.run_at, r.delay,
-                coalesce(r.priority, 2), r.max_attempts, r.key, r.key_ttl, coalesce(r.cost, 1)
+                coalesce(r.priority, 2), r.max_attempts, r.key, r.key_ttl, coalesce(r.cost, 1),
+                r.traceparent
             )::fairq.new_job
             order by e.ordinality
         )
@@ -4321,7 +4381,7 @@ begin
             j.job_id, p_queue, j.tenant, j.task,
             -- a great one is fetched when it is sent: a thousand of them do not fit into one array
             case when pg_column_size(j.payload) < 2000 then j.payload end, j.priority, j.attempts + 1, j.max_attempts,
-            gen_random_uuid(), p_now + p_lease, j.run_at, j.created_at
+            gen_random_uuid(), p_now + p_lease, j.run_at, j.created_at, j.traceparent
         )::fairq.claimed_job order by p.turn
     )
     into v_claimed
@@ -4347,7 +4407,7 @@ begin
     from rows from (unnest(p_picks), unnest(v_claimed)) as c(
         turn, job_row, picked_tenant, picked_id, price, epoch, step,
         job_id, queue, tenant, task, payload, priority, attempt, max_attempts, lease_token, lease_expires_at, run_at,
-        created_at
+        created_at, traceparent
     );
     return v_claimed;
 end
@@ -5272,7 +5332,7 @@ begin
     select
         c.job_id, c.queue, c.tenant, c.task,
         coalesce(c.payload, (select j.payload from fairq.jobs as j where j.job_id = c.job_id)), c.priority, c.attempt,
-        c.max_attempts, c.lease_token, c.lease_expires_at, c.run_at, c.created_at
+        c.max_attempts, c.lease_token, c.lease_expires_at, c.run_at, c.created_at, c.traceparent
     from unnest(v_claimed) as c;
 end
 $fn$;
@@ -5492,12 +5552,12 @@ begin
     ), kept as (
         insert into fairq.finished_jobs (
             job_id, queue, tenant, task, payload, priority, state, attempts, max_attempts, run_at, cost, operation_key,
-            last_error, created_at, started_at, finished_at, lease_owner, token_hash, result
+            traceparent, last_error, created_at, started_at, finished_at, lease_owner, token_hash, result
         )
         select
             g.job_id, g.queue, g.tenant, g.task, g.payload, g.priority, 'succeeded', g.attempt, g.max_attempts,
-            g.run_at, g.cost, g.operation_key, g.last_error, g.created_at, g.started_at, g.now_held, g.lease_owner,
-            sha256(uuid_send(g.lease_token)), p_results[g.at]
+            g.run_at, g.cost, g.operation_key, g.traceparent, g.last_error, g.created_at, g.started_at, g.now_held,
+            g.lease_owner, sha256(uuid_send(g.lease_token)), p_results[g.at]
         from gone as g
     )
     select
@@ -6112,10 +6172,7 @@ begin
     if num_nonnulls(p_run_at, p_delay, p_priority) = 0 then
         perform fairq._refuse('one of p_run_at, p_delay and p_priority', null, 'given');
     end if;
-    if not isfinite(p_run_at) or num_nonnulls(p_run_at, p_delay) = 2 then
-        perform fairq._refuse('p_run_at', p_run_at::text, 'finite, and given without p_delay');
-    end if;
-    perform fairq._check_delay(p_delay);
+    perform fairq._check_run_at(p_run_at, p_delay);
     if p_priority not between 0 and 3 then
         perform fairq._refuse('p_priority', p_priority::text, 'a number from 0 (first) to 3');
     end if;
@@ -6187,12 +6244,12 @@ begin
     v_now := clock_timestamp();
     delete from fairq.finished_jobs as f where f.job_id = p_job_id;
     insert into fairq.jobs (
-        job_id, queue, tenant, task, payload, priority, state, max_attempts, run_at, cost, operation_key, last_error,
-        created_at
+        job_id, queue, tenant, task, payload, priority, state, max_attempts, run_at, cost, operation_key, traceparent,
+        last_error, created_at
     )
     values (
         p_job_id, v_job.queue, v_job.tenant, v_job.task, v_job.payload, v_job.priority, 'queued', v_job.max_attempts,
-        v_now, v_job.cost, v_job.operation_key, v_job.last_error, v_job.created_at
+        v_now, v_job.cost, v_job.operation_key, v_job.traceparent, v_job.last_error, v_job.created_at
     );
     insert into fairq.job_log (job_id, queue, tenant, event_type, attempt, actor, details, created_at)
     values (
@@ -6215,7 +6272,7 @@ grant execute on function fairq.retry_job(bigint) to fairq_operator;
 --
 -- Counts stop at 10,000, of one tenant among many at 1,000: a look at a queue must cost the same whatever its
 -- backlog. Wishes, caps and rates are shown as the next claim will find them; virtual times and the minute's counters
--- as the last one left them.
+-- as the last one left them. What no count can tell at a bounded cost, whose the backlog is, a sample tells.
 
 create or replace function fairq._in_last_minute(p_minute bigint, p_counts bigint[], p_now timestamptz)
     returns double precision
@@ -6238,6 +6295,65 @@ end
 $fn$;
 comment on function fairq._in_last_minute(bigint, bigint[], timestamptz) is 'What two counters say of the last minute. Internal.';
 revoke all on function fairq._in_last_minute(bigint, bigint[], timestamptz) from public;
+
+create or replace function fairq._next_queue(p_after text, p_before text)
+    returns text
+    language plpgsql
+    stable
+    set search_path = pg_catalog, pg_temp
+as $fn$
+-- The first queue with jobs whose name is above p_after and below p_before; null is no bound.
+--
+-- Index:  jobs_look_idx, one probe.
+begin
+    -- one condition with "or" would be no bound for the index
+    if p_before is null then
+        return (select j.queue from fairq.jobs as j where j.queue > p_after order by j.queue limit 1);
+    end if;
+    return (
+        select j.queue from fairq.jobs as j
+        where j.queue > p_after and j.queue < p_before
+        order by j.queue
+        limit 1
+    );
+end
+$fn$;
+comment on function fairq._next_queue(text, text) is 'The next queue that has jobs. Internal.';
+revoke all on function fairq._next_queue(text, text) from public;
+
+create or replace function fairq._queue_names()
+    returns setof text
+    language plpgsql
+    stable
+    set search_path = pg_catalog, pg_temp
+as $fn$
+-- Every queue there is: claimed from, set by an operator, or with jobs that wait for their first claim.
+--
+-- Jobs are looked for in the gaps between the names that are known already, and only there: a queue in use may begin
+-- with any number of dead entries.
+-- Index:  jobs_look_idx: a probe for each queue.
+begin
+    return query
+    with recursive known as materialized (
+        select s.queue as name from fairq.schedulers as s
+        union
+        select q.queue from fairq.queues as q where q.queue <> '*'
+    ), gap as (
+        select b.name as low, lead(b.name) over (order by b.name collate "C") as high
+        from (select '' as name union all select k.name from known as k) as b
+    ), new(name, high) as (
+        select fairq._next_queue(g.low, g.high), g.high from gap as g
+        union all
+        select fairq._next_queue(n.name, n.high), n.high from new as n where n.name is not null
+    )
+    select a.name
+    from (select k.name from known as k union all select n.name from new as n) as a
+    where a.name is not null
+    order by a.name collate "C";
+end
+$fn$;
+comment on function fairq._queue_names() is 'The names of all queues. Internal.';
+revoke all on function fairq._queue_names() from public;
 
 create or replace function fairq._count_queued(p_queue text, p_tenant text, p_running bigint, p_most bigint)
     returns bigint
@@ -6305,6 +6421,65 @@ $fn$;
 comment on function fairq._oldest_wait(text, timestamptz) is 'How long the longest waiting job waits. Internal.';
 revoke all on function fairq._oldest_wait(text, timestamptz) from public;
 
+create or replace function fairq._oldest_wait_of(p_queue text, p_tenant text, p_now timestamptz)
+    returns interval
+    language plpgsql
+    stable
+    set search_path = pg_catalog, pg_temp
+as $fn$
+-- How long the longest waiting queued job of a tenant could have started.
+--
+-- Index:  jobs_claim_idx: the head of each priority, past the jobs that run.
+begin
+    return (
+        select max(greatest(interval '0', p_now - greatest(h.run_at, h.created_at)))
+        from generate_series(0, 3) as p(priority)
+        cross join lateral (
+            select j.run_at, j.created_at from fairq.jobs as j
+            where j.queue = p_queue and j.state = 'queued' and j.tenant = p_tenant
+              and j.priority = p.priority::smallint
+              and not exists (select from fairq.leases as l where l.job_id = j.job_id offset 0)
+            order by j.run_at, j.job_id
+            limit 1
+        ) as h
+    );
+end
+$fn$;
+comment on function fairq._oldest_wait_of(text, text, timestamptz) is 'How long the longest waiting job of a tenant waits. Internal.';
+revoke all on function fairq._oldest_wait_of(text, text, timestamptz) from public;
+
+create or replace function fairq._started_lately(p_queue text, p_now timestamptz)
+    returns double precision
+    language plpgsql
+    stable
+    set search_path = pg_catalog, pg_temp
+as $fn$
+-- Jobs started in the last minute; of tenants that were served in it among those furthest in virtual time.
+--
+-- Index:  flows_pick_idx, both ends, at most 10,000 entries of each.
+begin
+    return coalesce(sum(fairq._in_last_minute(f.minute, f.started::bigint[], p_now)), 0)
+    from (
+        (
+            select ff.minute, ff.started from fairq.flows as ff
+            where ff.queue = p_queue and ff.eligible
+            order by ff.vtime desc, ff.charge desc, ff.served desc, ff.tenant desc
+            limit 10000
+        )
+        union all
+        (
+            select ff.minute, ff.started from fairq.flows as ff
+            where ff.queue = p_queue and not ff.eligible
+            order by ff.vtime desc, ff.charge desc, ff.served desc, ff.tenant desc
+            limit 10000
+        )
+    ) as f
+    where f.minute >= floor(extract(epoch from p_now) / 60) - 1;
+end
+$fn$;
+comment on function fairq._started_lately(text, timestamptz) is 'Counts the jobs of a queue that were started in the last minute. Internal.';
+revoke all on function fairq._started_lately(text, timestamptz) from public;
+
 create or replace function fairq.queue_stats(p_queue text default null)
     returns setof fairq.queue_stat
     language plpgsql
@@ -6318,8 +6493,9 @@ create or replace function fairq.queue_stats(p_queue text default null)
     set enable_hashjoin = off
     set enable_mergejoin = off
 as $fn$
--- Index:  jobs_claim_idx, jobs_promote_idx, leases_expire_idx, flows_pick_idx; at most 10,000 entries of each for a
---         queue.
+-- Long:   one row of columns that have nothing to do with each other.
+-- Index:  jobs_claim_idx, jobs_promote_idx, leases_expire_idx, flows_pick_idx, finished_jobs_failed_idx; at most 10,000
+--         entries of each for a queue, of the ends of flows_pick_idx 30,000.
 declare
     v_now timestamptz := clock_timestamp();
 begin
@@ -6328,7 +6504,7 @@ begin
         s.queue, q.paused, q.charge, q.max_running, q.rate, q.burst, coalesce(t.backlogged, 0),
         (select count(*) from (
             select from fairq.flows as f where f.queue = s.queue and f.eligible limit 10000
-        ) as n),
+        ) as n) + fairq._eligible_change(s.queue, t, q, v_now),
         (select greatest(0, count(*) - r.running) from (
             select from fairq.jobs as j where j.queue = s.queue and j.state = 'queued'
             order by j.tenant, j.priority, j.run_at, j.job_id
@@ -6340,20 +6516,36 @@ begin
             limit 10000
         ) as n),
         r.running, fairq._oldest_wait(s.queue, v_now),
-        (select min(j.run_at) from fairq.jobs as j where j.queue = s.queue and j.state = 'scheduled'), t.ticked_at
-    from fairq.schedulers as s
+        (select min(j.run_at) from fairq.jobs as j where j.queue = s.queue and j.state = 'scheduled'), t.ticked_at,
+        fairq._started_lately(s.queue, v_now),
+        (select count(*) from (
+            select from fairq.leases as l
+            where l.queue = s.queue and l.lease_expires_at >= t.expire_floor and l.lease_expires_at <= v_now
+            order by l.lease_expires_at
+            limit 10000
+        ) as n),
+        (select count(*) from (
+            select f.state from fairq.finished_jobs as f
+            where f.queue = s.queue and f.state <> 'succeeded'
+            order by f.finished_at desc
+            limit 10000
+        ) as n where n.state = 'dead')
+    from fairq._queue_names() as s(queue)
     cross join lateral fairq._queue_settings(s.queue) as q
     cross join lateral fairq._newest_tick(s.queue) as t
     cross join lateral (
         select count(*) as running from (
-            select from fairq.leases as l where l.queue = s.queue limit 10000
+            -- none ends before the floor: so no dead beginning is walked
+            select from fairq.leases as l where l.queue = s.queue and l.lease_expires_at >= t.expire_floor
+            order by l.lease_expires_at
+            limit 10000
         ) as n
     ) as r
     where p_queue is null or s.queue = p_queue
-    order by s.queue;
+    order by s.queue collate "C";
 end
 $fn$;
-comment on function fairq.queue_stats(text) is 'One row for each queue that was ever claimed from: its settings, how many tenants and jobs wait and run (counts stop at 10,000), how long the oldest waits, when the next scheduled one is due, the scheduler''s last tick.';
+comment on function fairq.queue_stats(text) is 'One row for each queue that was claimed from, set by an operator or has jobs: its settings, how many tenants and jobs wait and run (counts stop at 10,000), how long the oldest waits, when the next scheduled one is due, the scheduler''s last tick (null: never claimed from), how many jobs were started in the last minute, whose leases are over, and are dead.';
 revoke all on function fairq.queue_stats(text) from public;
 grant execute on function fairq.queue_stats(text) to fairq_operator, fairq_worker;
 
@@ -6393,6 +6585,104 @@ $fn$;
 comment on function fairq._foreseen(text, text, fairq.ticks, fairq.queues, timestamptz) is 'A flow as the next claim will find it. Internal.';
 revoke all on function fairq._foreseen(text, text, fairq.ticks, fairq.queues, timestamptz) from public;
 
+create or replace function fairq._eligible_change(
+    p_queue text, p_tick fairq.ticks, p_settings fairq.queues, p_now timestamptz
+)
+    returns bigint
+    language plpgsql
+    stable
+    set search_path = pg_catalog, pg_temp
+as $fn$
+-- How many more tenants may be picked now than the last look has left: what operators have changed since, and tokens
+-- that have come. Of each at most 1,000; where the wish for all (*) has changed, of the tenants, too.
+--
+-- Index:  tenants_look_idx, flows_token_idx, flows_pick_idx; flows_key_idx for each tenant.
+begin
+    return (
+        with news as materialized (
+            select t.tenant from fairq.tenants as t
+            where t.queue = p_queue and t.changed_xid >= pg_snapshot_xmin(p_tick.seen)
+              and not pg_visible_in_snapshot(t.changed_xid, p_tick.seen)
+            limit 1000
+        ), restless as (
+            select n.tenant from news as n
+            union
+            (
+                select f.tenant from fairq.flows as f
+                where f.queue = p_queue and f.limited and f.token_due_at <= p_now
+                order by f.token_due_at
+                limit 1000
+            )
+            union
+            (
+                select f.tenant from fairq.flows as f
+                where f.queue = p_queue and f.eligible and exists (select from news as n where n.tenant = '*')
+                limit 1000
+            )
+            union
+            (
+                select f.tenant from fairq.flows as f
+                where f.queue = p_queue and not f.eligible and exists (select from news as n where n.tenant = '*')
+                limit 1000
+            )
+        )
+        select coalesce(
+            sum((
+                n.has_work and not n.paused and not n.limited and coalesce(n.running < n.max_running, true)
+            )::integer - f.eligible::integer), 0
+        )
+        from restless as r
+        cross join lateral (
+            select ff.eligible from fairq.flows as ff
+            where ff.tenant = r.tenant and ff.queue = p_queue
+            order by ff.stamp desc
+            limit 1
+        ) as f
+        cross join lateral fairq._foreseen(p_queue, r.tenant, p_tick, p_settings, p_now) as n
+    );
+end
+$fn$;
+comment on function fairq._eligible_change(text, fairq.ticks, fairq.queues, timestamptz) is 'What has changed since the last look in how many tenants may be picked. Internal.';
+revoke all on function fairq._eligible_change(text, fairq.ticks, fairq.queues, timestamptz) from public;
+
+create or replace function fairq._sampled_backlog(p_queue text)
+    returns jsonb
+    language plpgsql
+    stable
+    set search_path = pg_catalog, pg_temp
+as $fn$
+-- Whose the backlog is: of the thousand tenants with the most of a queue's jobs, each one's part of them, as a sample
+-- of a thousand pages tells it; all of the table while it has no more. Where one tenant floods a queue of thousands,
+-- nothing else finds it at a bounded cost.
+--
+-- Index:  none, by design: 1,000 pages of jobs, drawn at random.
+declare
+    v_percent double precision := least(
+        100, 100 * 1000 * current_setting('block_size')::double precision
+        / greatest(1, pg_relation_size('fairq.jobs'::regclass))
+    );
+begin
+    return coalesce(
+        (
+            select jsonb_object_agg(t.tenant, t.part)
+            from (
+                select n.tenant, n.jobs / sum(n.jobs) over () as part
+                from (
+                    select j.tenant, count(*)::double precision as jobs
+                    from fairq.jobs as j tablesample system (v_percent)
+                    where j.queue = p_queue and j.state = 'queued'
+                    group by j.tenant
+                ) as n
+                order by n.jobs desc
+                limit 1000
+            ) as t
+        ), '{}'
+    );
+end
+$fn$;
+comment on function fairq._sampled_backlog(text) is 'Whose the backlog of a queue is, from a sample. Internal.';
+revoke all on function fairq._sampled_backlog(text) from public;
+
 create or replace function fairq._running_by_tenant(p_queue text)
     returns jsonb
     language plpgsql
@@ -6421,7 +6711,7 @@ comment on function fairq._running_by_tenant(text) is 'Counts running jobs by te
 revoke all on function fairq._running_by_tenant(text) from public;
 
 create or replace function fairq.tenant_stats(
-    p_queue text, p_tenant text default null, p_limit integer default 100
+    p_queue text, p_tenant text default null, p_limit integer default 100, p_by text default 'turn'
 )
     returns setof fairq.tenant_stat
     language plpgsql
@@ -6438,37 +6728,56 @@ as $fn$
 -- A tenant had work in the last minute if it has some now or was served in it. Its share is of what was spent, at the
 -- price of the claim; the share it was entitled to is its weight's among all that had work.
 --
--- Measured with 300,000 jobs of 2,000 tenants, never vacuumed: 70,000 pages for a hundred tenants, 2,600 for one; with
--- 12,000 tenants, 12,000 for one: a page for each that may have been served in the last minute.
+-- Measured with 300,000 jobs of 2,000 tenants, never vacuumed: 70,000 pages for a hundred tenants, 8,000 for the ten with
+-- most of the backlog, 1,000 for one; with 12,000 tenants, 12,000 for one: a page for each that may have been served in
+-- the last minute.
 -- Long:   one statement: the shares are of a whole that must be read with them.
 -- Index:  flows_key_idx for one tenant; flows_pick_idx, both ends, at most 10,000 entries of each; leases_expire_idx;
---         jobs_claim_idx, at most 1,000 entries for a tenant beyond what runs.
--- Raises: 22023 for a bad queue, tenant or limit.
+--         jobs_claim_idx, at most 1,000 entries for a tenant beyond what runs. And 1,000 pages of jobs, see
+--         _sampled_backlog().
+-- Raises: 22023 for a bad queue, tenant, limit or order.
 declare
     v_now      timestamptz := clock_timestamp();
     v_tick     fairq.ticks := fairq._newest_tick(p_queue);
     v_settings fairq.queues := fairq._queue_settings(p_queue);
     v_virtual  bigint := fairq._virtual_time(v_tick);
     v_running  jsonb := fairq._running_by_tenant(p_queue);
+    v_backlog  jsonb;
+    v_named    text[];
 begin
     perform fairq._check_name('p_queue', p_queue, 200);
+    perform fairq._check_limit(p_limit, 1000);
+    if coalesce(p_by, '') not in ('turn', 'backlog', 'share') then
+        perform fairq._refuse('p_by', p_by, 'turn, backlog or share');
+    end if;
     if p_tenant is not null then
         perform fairq._check_name('p_tenant', p_tenant, 200);
+        v_named := array[p_tenant];
+    else
+        v_backlog := fairq._sampled_backlog(p_queue);
     end if;
-    perform fairq._check_limit(p_limit, 1000);
+    if p_tenant is null and p_by = 'backlog' then
+        v_named := array(
+            select b.key from jsonb_each(v_backlog) as b order by b.value::double precision desc limit p_limit
+        );
+    end if;
 
     return query
     with known as materialized (
-        -- the one asked for, wherever it is
-        (
-            select f.tenant, f.eligible, f.weight, f.has_work, f.vtime, f.charge, f.served, f.minute, f.spent, f.started
-            from fairq.flows as f
-            where f.queue = p_queue and f.tenant = p_tenant
-            order by f.stamp desc
+        -- the one asked for, or those with the most jobs, wherever they are
+        select f.*
+        from unnest(v_named) as u(tenant)
+        cross join lateral (
+            select
+                ff.tenant, ff.eligible, ff.weight, ff.has_work, ff.vtime, ff.charge, ff.served, ff.minute, ff.spent,
+                ff.started
+            from fairq.flows as ff
+            where ff.queue = p_queue and ff.tenant = u.tenant
+            order by ff.stamp desc
             limit 1
-        )
+        ) as f
         union
-        -- or those that are picked next
+        -- those that are picked next
         (
             select f.tenant, f.eligible, f.weight, f.has_work, f.vtime, f.charge, f.served, f.minute, f.spent, f.started
             from fairq.flows as f
@@ -6505,9 +6814,14 @@ begin
             + coalesce(sum(m.weight) filter (where m.cost > 0 and not m.has_work), 0) as weight
         from minute as m
     ), shown as materialized (
-        select m.* from minute as m
+        select m.*, row_number() over (
+            order by
+                case p_by when 'backlog' then (v_backlog ->> m.tenant)::double precision when 'share' then m.cost end
+                desc nulls last, m.eligible desc, m.vtime, m.charge, m.served, m.tenant
+        ) as place
+        from minute as m
         where p_tenant is null or m.tenant = p_tenant
-        order by m.eligible desc, m.vtime, m.charge, m.served, m.tenant
+        order by place
         limit p_limit
     )
     select
@@ -6523,7 +6837,8 @@ begin
             when w.queued = 0 then 'no work'
             when f.limited then format('rate-limited until %s', f.token_due_at)
         end,
-        case when not f.paused and coalesce(r.running < f.max_running, true) and w.queued > 0 then f.token_due_at end
+        case when not f.paused and coalesce(r.running < f.max_running, true) and w.queued > 0 then f.token_due_at end,
+        fairq._oldest_wait_of(p_queue, s.tenant, v_now), (v_backlog ->> s.tenant)::double precision
     from shown as s
     cross join total as t
     cross join lateral fairq._foreseen(p_queue, s.tenant, v_tick, v_settings, v_now) as f
@@ -6538,12 +6853,65 @@ begin
     cross join lateral (
         select least((v_virtual - s.vtime)::double precision, case when w.queued = 0 then 0 end) as lag
     ) as l
-    order by s.eligible desc, s.vtime, s.charge, s.served, s.tenant;
+    order by s.place;
 end
 $fn$;
-comment on function fairq.tenant_stats(text, text, integer) is 'One row for each tenant the scheduler of a queue knows, up to p_limit, those first that are picked next; or for p_tenant alone: its wishes, running and queued jobs (counts stop at 1,000), started jobs, share and entitled share in the last minute, how far it is behind (positive) or ahead, and what keeps it from being picked.';
-revoke all on function fairq.tenant_stats(text, text, integer) from public;
-grant execute on function fairq.tenant_stats(text, text, integer) to fairq_operator;
+comment on function fairq.tenant_stats(text, text, integer, text) is 'One row for each tenant the scheduler of a queue knows, up to p_limit; first those that are picked next (p_by turn), that have most of the backlog (backlog) or that had most of the last minute (share); or for p_tenant alone: its wishes, running and queued jobs (counts stop at 1,000), started jobs, share and entitled share in the last minute, how far it is behind (positive) or ahead, what keeps it from being picked, how long its oldest job waits, and about which part of the queue''s backlog is its own.';
+revoke all on function fairq.tenant_stats(text, text, integer, text) from public;
+grant execute on function fairq.tenant_stats(text, text, integer, text) to fairq_operator;
+
+create or replace function fairq.dead_jobs(p_queue text default null, p_limit integer default 20)
+    returns setof fairq.all_jobs
+    language plpgsql
+    stable
+    security definer
+    set search_path = pg_catalog, pg_temp
+    -- see claim_jobs()
+    set plan_cache_mode = force_generic_plan
+    set enable_seqscan = off
+    set enable_bitmapscan = off
+    set enable_hashjoin = off
+    set enable_mergejoin = off
+as $fn$
+-- Index:  finished_jobs_failed_idx, from its end: the last 10,000 of each queue that failed or were cancelled; primary
+--         keys.
+-- Raises: 22023 for a bad queue or limit.
+begin
+    if p_queue is not null then
+        perform fairq._check_name('p_queue', p_queue, 200);
+    end if;
+    perform fairq._check_limit(p_limit, 1000);
+
+    return query
+    select a.*
+    from (
+        select d.job_id, d.finished_at
+        from fairq._queue_names() as s(queue)
+        cross join lateral (
+            select n.job_id, n.finished_at
+            from (
+                select f.job_id, f.finished_at, f.state from fairq.finished_jobs as f
+                where f.queue = s.queue and f.state <> 'succeeded'
+                order by f.finished_at desc
+                limit 10000
+            ) as n
+            where n.state = 'dead'
+            limit p_limit
+        ) as d
+        where p_queue is null or s.queue = p_queue
+        order by d.finished_at desc
+        limit p_limit
+    ) as d
+    cross join lateral (
+        select aa.* from fairq.all_jobs as aa where aa.job_id = d.job_id
+        offset 0
+    ) as a
+    order by d.finished_at desc;
+end
+$fn$;
+comment on function fairq.dead_jobs(text, integer) is 'The jobs that died last, with their last errors, as all_jobs has them: up to p_limit of one queue or of all; looked for among the last 10,000 of each queue that failed or were cancelled.';
+revoke all on function fairq.dead_jobs(text, integer) from public;
+grant execute on function fairq.dead_jobs(text, integer) to fairq_operator;
 
 create or replace function fairq._ahead(p_job fairq.jobs)
     returns bigint
@@ -6703,12 +7071,23 @@ begin
     end if;
     v_why.picks := fairq._picks_before(v_flow, v_start, v_why.ahead);
     v_why.reason := case when v_is_known then 'in_line' else 'not_looked_at' end;
-    v_why.sentence := format(
+    v_why.sentence := concat(
         case
-            when v_is_known then 'it is behind %1$s%2$s of its own tenant''s jobs and next after about %3$s picks'
-            else 'no claim has looked at its queue since it came; it is behind %1$s%2$s of its own tenant''s jobs'
+            when v_is_known then ''
+            when v_tick.queue is null then 'nobody has claimed from its queue yet; '
+            else 'no claim has looked at its queue since it came; '
         end,
-        case when v_why.ahead >= 10000 then 'at least ' end, v_why.ahead, v_why.picks
+        case
+            when v_why.ahead = 0 then 'it is the first of its own tenant''s jobs'
+            else format(
+                'it is behind %s%s of its own tenant''s jobs', case when v_why.ahead >= 10000 then 'at least ' end,
+                v_why.ahead
+            )
+        end,
+        case
+            when v_is_known and v_why.picks = 0 then ' and the next of all'
+            when v_is_known then format(' and next after about %s picks', v_why.picks)
+        end
     );
     return v_why;
 end

@@ -29,6 +29,7 @@ from (values
     ('set_queue',            false, false, false, true,  false),
     ('queue_stats',          true,  false, false, true,  false),
     ('tenant_stats',         false, false, false, true,  false),
+    ('dead_jobs',            false, false, false, true,  false),
     ('explain_wait',         false, true,  true,  true,  false),
     ('get_job',              false, true,  true,  true,  false),
     ('channel',              true,  true,  true,  true,  false),
@@ -112,10 +113,10 @@ select set_eq('select * from rights', $$ values
     ('all_jobs', 'fairq_tenant', 'select'),
     ('job_events', 'fairq_tenant', 'select'),
     ('jobs', 'fairq_tenant', 'select(job_id queue tenant task payload priority state attempts max_attempts run_at cost '
-        'operation_key last_error created_at)'),
+        'operation_key traceparent last_error created_at)'),
     ('leases', 'fairq_tenant', 'select(job_id queue tenant lease_owner attempt started_at cancel_requested_at)'),
     ('finished_jobs', 'fairq_tenant', 'select(job_id queue tenant task payload priority state attempts max_attempts run_at '
-        'cost operation_key last_error created_at started_at finished_at lease_owner result)'),
+        'cost operation_key traceparent last_error created_at started_at finished_at lease_owner result)'),
     ('job_log', 'fairq_tenant', 'select'),
     -- operators read everything else
     ('all_jobs', 'fairq_operator', 'select'),
@@ -124,7 +125,7 @@ select set_eq('select * from rights', $$ values
     ('leases', 'fairq_operator', 'select(job_id queue tenant caller lease_owner attempt started_at lease_expires_at '
         'cancel_requested_at dispatch prepaid epoch)'),
     ('finished_jobs', 'fairq_operator', 'select(job_id queue tenant task payload priority state attempts max_attempts run_at '
-        'cost operation_key last_error created_at started_at finished_at lease_owner result)'),
+        'cost operation_key traceparent last_error created_at started_at finished_at lease_owner result)'),
     ('job_log', 'fairq_operator', 'select'),
     ('job_keys', 'fairq_operator', 'select'),
     ('queues', 'fairq_operator', 'select'),

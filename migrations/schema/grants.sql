@@ -70,13 +70,13 @@ grant select on fairq.all_jobs to fairq_api;
 grant select on fairq.all_jobs, fairq.job_events to fairq_tenant;
 grant select (
     job_id, queue, tenant, task, payload, priority, state, attempts, max_attempts, run_at, cost, operation_key,
-    last_error, created_at
+    traceparent, last_error, created_at
 ) on fairq.jobs to fairq_tenant;
 grant select (job_id, queue, tenant, lease_owner, attempt, started_at, cancel_requested_at) on fairq.leases
 to fairq_tenant;
 grant select (
     job_id, queue, tenant, task, payload, priority, state, attempts, max_attempts, run_at, cost, operation_key,
-    last_error, created_at, started_at, finished_at, lease_owner, result
+    traceparent, last_error, created_at, started_at, finished_at, lease_owner, result
 ) on fairq.finished_jobs to fairq_tenant;
 grant select on fairq.job_log to fairq_tenant;
 
@@ -92,6 +92,6 @@ grant select (
 ) on fairq.leases to fairq_operator;
 grant select (
     job_id, queue, tenant, task, payload, priority, state, attempts, max_attempts, run_at, cost, operation_key,
-    last_error, created_at, started_at, finished_at, lease_owner, result
+    traceparent, last_error, created_at, started_at, finished_at, lease_owner, result
 ) on fairq.finished_jobs to fairq_operator;
 grant select, insert, update, delete on fairq.access_grants to fairq_operator;

@@ -20,6 +20,7 @@ create table fairq.jobs (
     run_at        timestamptz      not null default clock_timestamp(),
     cost          double precision not null default 1,
     operation_key text,
+    traceparent   text,
     last_error    jsonb,
     created_at    timestamptz      not null default clock_timestamp(),
     changed_xid   xid8             not null default pg_current_xact_id(),
@@ -51,6 +52,7 @@ comment on column fairq.jobs.max_attempts is 'After this many failed attempts th
 comment on column fairq.jobs.run_at is 'Not before this moment; also the order within one priority.';
 comment on column fairq.jobs.cost is 'What the job costs its tenant where a queue charges by declared cost.';
 comment on column fairq.jobs.operation_key is 'The idempotency key it was enqueued under; see job_keys.';
+comment on column fairq.jobs.traceparent is 'The trace that the job belongs to, as its producer named it (W3C Trace Context); handed to every worker as it is.';
 comment on column fairq.jobs.last_error is 'Why the last attempt failed.';
 comment on column fairq.jobs.created_at is 'When it was enqueued.';
 comment on column fairq.jobs.changed_xid is 'The transaction that last gave the scheduler something to know about this job: its first feed.';
@@ -111,6 +113,7 @@ create table fairq.finished_jobs (
     run_at        timestamptz      not null,
     cost          double precision not null,
     operation_key text,
+    traceparent   text,
     last_error    jsonb,
     created_at    timestamptz      not null,
     started_at    timestamptz,
@@ -143,6 +146,7 @@ comment on column fairq.finished_jobs.max_attempts is 'As in jobs.';
 comment on column fairq.finished_jobs.run_at is 'As in jobs.';
 comment on column fairq.finished_jobs.cost is 'As in jobs.';
 comment on column fairq.finished_jobs.operation_key is 'As in jobs.';
+comment on column fairq.finished_jobs.traceparent is 'As in jobs.';
 comment on column fairq.finished_jobs.last_error is 'Why the last failed attempt failed.';
 comment on column fairq.finished_jobs.created_at is 'As in jobs.';
 comment on column fairq.finished_jobs.started_at is 'Start of the attempt that ended it; null if it never ran, or was cancelled between attempts.';

@@ -99,7 +99,7 @@ begin
     select
         c.job_id, c.queue, c.tenant, c.task,
         coalesce(c.payload, (select j.payload from fairq.jobs as j where j.job_id = c.job_id)), c.priority, c.attempt,
-        c.max_attempts, c.lease_token, c.lease_expires_at, c.run_at, c.created_at
+        c.max_attempts, c.lease_token, c.lease_expires_at, c.run_at, c.created_at, c.traceparent
     from unnest(v_claimed) as c;
 end
 $fn$;

@@ -1040,7 +1040,7 @@ begin
             j.job_id, p_queue, j.tenant, j.task,
             -- a great one is fetched when it is sent: a thousand of them do not fit into one array
             case when pg_column_size(j.payload) < 2000 then j.payload end, j.priority, j.attempts + 1, j.max_attempts,
-            gen_random_uuid(), p_now + p_lease, j.run_at, j.created_at
+            gen_random_uuid(), p_now + p_lease, j.run_at, j.created_at, j.traceparent
         )::fairq.claimed_job order by p.turn
     )
     into v_claimed
@@ -1066,7 +1066,7 @@ begin
     from rows from (unnest(p_picks), unnest(v_claimed)) as c(
         turn, job_row, picked_tenant, picked_id, price, epoch, step,
         job_id, queue, tenant, task, payload, priority, attempt, max_attempts, lease_token, lease_expires_at, run_at,
-        created_at
+        created_at, traceparent
     );
     return v_claimed;
 end
