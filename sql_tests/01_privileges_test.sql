@@ -98,13 +98,14 @@ select set_eq('select * from rights', $$ values
     ('job_log', 'fairq_api', 'insert select'),
     ('job_keys', 'fairq_api', 'insert select update(job_id payload_hash expires_at)'),
     ('queues', 'fairq_api', 'insert select update(paused charge max_running rate burst default_lease longest_lease '
-        'max_attempts backoff_base backoff_cap backoff_jitter payload_limit key_ttl retention notify)'),
+        'max_attempts backoff_base backoff_cap backoff_jitter payload_limit key_ttl retention notify read_ahead)'),
     ('tenants', 'fairq_api', 'insert select update(weight max_running paused rate burst)'),
     ('flows', 'fairq_api', 'insert select update(weight max_running paused rate burst tokens tokens_at token_due_at limited '
         'vtime epoch estimate price running head_at head_id served stamp minute started spent)'),
     ('schedulers', 'fairq_api', 'insert select update(queue)'),
     ('ticks', 'fairq_api', 'delete insert select'),
     ('settlements', 'fairq_api', 'delete insert select'),
+    ('ready_picks', 'fairq_api', 'delete insert select update(queue)'),
     ('access_grants', 'fairq_api', 'select'),
     ('all_jobs', 'fairq_api', 'select'),
     ('jobs_job_id_seq', 'fairq_api', 'usage'),
@@ -134,6 +135,7 @@ select set_eq('select * from rights', $$ values
     ('schedulers', 'fairq_operator', 'select'),
     ('ticks', 'fairq_operator', 'select'),
     ('settlements', 'fairq_operator', 'select'),
+    ('ready_picks', 'fairq_operator', 'select'),
     ('access_grants', 'fairq_operator', 'delete insert select update')
 $$, 'each role has the rights on tables and columns that the table says, and no other role has any');
 

@@ -4,7 +4,8 @@
 -- A claim of a queue that reads ahead picks more than it was asked for, under the queue's lock and in the usual order,
 -- and leaves the rest in ready_picks: chosen, charged, counted among those that run, and still queued. The claims that
 -- follow lease from there, without the lock; the one that finds too little picks again, and first puts back what is
--- left. A pick is a promise to its tenant and no right to the job: whoever takes it looks whether the job is still there.
+-- left. A pick is a promise to its tenant and no right to the job: whoever takes it looks whether the job is still
+-- there.
 
 create or replace function fairq._make_ready(
     p_queue text, p_picks fairq.pick[], p_dispatch bigint, p_size integer, p_by_time boolean
