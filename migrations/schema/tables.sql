@@ -341,6 +341,8 @@ create table fairq.flows (
 );
 alter table fairq.flows enable row level security;
 alter table fairq.flows force row level security;
+-- it has no primary key, and where somebody publishes all tables, updates of a table without an identity are refused
+alter table fairq.flows replica identity full;
 
 comment on table fairq.flows is 'Where the scheduler has got to with a tenant. Written only under the queue''s lock.';
 comment on column fairq.flows.queue is 'The queue.';
@@ -442,6 +444,8 @@ create table fairq.settlements (
 );
 alter table fairq.settlements enable row level security;
 alter table fairq.settlements force row level security;
+-- as flows
+alter table fairq.settlements replica identity full;
 
 comment on table fairq.settlements is 'Attempts that ended, or were renewed beyond what was prepaid, for the scheduler to know: its second feed. The look that reads a row deletes it.';
 comment on column fairq.settlements.queue is 'The queue.';
