@@ -712,8 +712,6 @@ create table fairq.flows (
 );
 alter table fairq.flows enable row level security;
 alter table fairq.flows force row level security;
--- it has no primary key, and where somebody publishes all tables, updates of a table without an identity are refused
-alter table fairq.flows replica identity full;
 
 comment on table fairq.flows is 'Where the scheduler has got to with a tenant. Written only under the queue''s lock.';
 comment on column fairq.flows.queue is 'The queue.';
@@ -815,7 +813,7 @@ create table fairq.settlements (
 );
 alter table fairq.settlements enable row level security;
 alter table fairq.settlements force row level security;
--- as flows
+-- where somebody publishes all tables, deletes from one without an identity are refused, and with them every claim
 alter table fairq.settlements replica identity full;
 
 comment on table fairq.settlements is 'Attempts that ended, or were renewed beyond what was prepaid, for the scheduler to know: its second feed. The look that reads a row deletes it.';
@@ -953,7 +951,10 @@ comment on index fairq.tenants_look_idx is 'Ridden by _look: tenants'' rows by t
 
 -- a flow by its key, newest version first: under a held snapshot the dead versions are never walked.
 -- Tenant first: what reads a queue's flows in pick order must have no second index to be tempted by.
-create index flows_key_idx on fairq.flows (tenant, queue, stamp desc);
+-- Unique, so that it can be the table's identity where somebody publishes all tables: updates are refused without one,
+-- and a full one may not have generated columns in it.
+create unique index flows_key_idx on fairq.flows (tenant, queue, stamp desc);
+alter table fairq.flows replica identity using index flows_key_idx;
 comment on index fairq.flows_key_idx is 'Ridden by _open_flows, _by_tenant, _pick (for tenants that are named), _foreseen and tenant_stats: a tenant''s flow, newest version first.';
 
 -- the pick order. The whole tie-break is in the index, so that a limit cuts between equals by the rule and not by luck;

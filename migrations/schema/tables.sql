@@ -341,8 +341,6 @@ create table fairq.flows (
 );
 alter table fairq.flows enable row level security;
 alter table fairq.flows force row level security;
--- it has no primary key, and where somebody publishes all tables, updates of a table without an identity are refused
-alter table fairq.flows replica identity full;
 
 comment on table fairq.flows is 'Where the scheduler has got to with a tenant. Written only under the queue''s lock.';
 comment on column fairq.flows.queue is 'The queue.';
@@ -444,7 +442,7 @@ create table fairq.settlements (
 );
 alter table fairq.settlements enable row level security;
 alter table fairq.settlements force row level security;
--- as flows
+-- where somebody publishes all tables, deletes from one without an identity are refused, and with them every claim
 alter table fairq.settlements replica identity full;
 
 comment on table fairq.settlements is 'Attempts that ended, or were renewed beyond what was prepaid, for the scheduler to know: its second feed. The look that reads a row deletes it.';
