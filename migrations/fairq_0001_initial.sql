@@ -831,6 +831,8 @@ create table fairq.settlements (
 );
 alter table fairq.settlements enable row level security;
 alter table fairq.settlements force row level security;
+-- where somebody publishes all tables, deletes from one without an identity are refused, and with them every claim
+alter table fairq.settlements replica identity full;
 
 comment on table fairq.settlements is 'Attempts that ended, or were renewed beyond what was prepaid, for the scheduler to know: its second feed. The look that reads a row deletes it.';
 comment on column fairq.settlements.queue is 'The queue.';
@@ -985,7 +987,10 @@ comment on index fairq.tenants_look_idx is 'Ridden by _look: tenants'' rows by t
 
 -- a flow by its key, newest version first: under a held snapshot the dead versions are never walked.
 -- Tenant first: what reads a queue's flows in pick order must have no second index to be tempted by.
-create index flows_key_idx on fairq.flows (tenant, queue, stamp desc);
+-- Unique, so that it can be the table's identity where somebody publishes all tables: updates are refused without one,
+-- and a full one may not have generated columns in it.
+create unique index flows_key_idx on fairq.flows (tenant, queue, stamp desc);
+alter table fairq.flows replica identity using index flows_key_idx;
 comment on index fairq.flows_key_idx is 'Ridden by _open_flows, _by_tenant, _pick (for tenants that are named), _foreseen and tenant_stats: a tenant''s flow, newest version first.';
 
 -- the pick order. The whole tie-break is in the index, so that a limit cuts between equals by the rule and not by luck;
@@ -3055,6 +3060,79 @@ grant execute on function fairq.enqueue_jobs(jsonb) to fairq_producer, fairq_ten
 -- promote: scheduled -> queued, when its time has come
 --
 
+create or replace function fairq._promote_one(p_job_id bigint, p_is_fed boolean)
+    returns boolean
+    language plpgsql
+    set search_path = pg_catalog, pg_temp
+as $fn$
+-- scheduled -> queued, after a batch could not be: false when it is this job that cannot. It stays as it is.
+--
+-- p_is_fed: as in _put_back().
+-- Locks:    the job's row is held.
+begin
+    update fairq.jobs as j
+    set state = 'queued', changed_xid = case when p_is_fed then j.changed_xid else pg_current_xact_id() end
+    where j.job_id = p_job_id;
+    return true;
+exception
+    when lock_not_available or transaction_rollback or insufficient_resources then
+        raise;
+    when others then
+        raise warning 'job % could not be promoted and stays scheduled: %', p_job_id, sqlerrm
+            using hint = 'Undo what keeps its row from being changed, and call promote_due_jobs().';
+        return false;
+end
+$fn$;
+comment on function fairq._promote_one(bigint, boolean) is 'Promotes one job, whatever is wrong with others. Internal.';
+revoke all on function fairq._promote_one(bigint, boolean) from public;
+
+create or replace function fairq._promote_each(
+    p_tick fairq.ticks, p_snap pg_snapshot, p_own xid8, p_now timestamptz, p_limit integer
+)
+    returns fairq.moved
+    language plpgsql
+    set search_path = pg_catalog, pg_temp
+as $fn$
+-- _promote_due() job by job, for a batch that has one in it that cannot be promoted: one bad row stops nobody. The
+-- floor moves past such a row; promote_due_jobs() tries it again, and so does a scheduler that starts afresh.
+--
+-- Locks:  jobs' rows, skipping those held by others.
+-- Index:  jobs_promote_idx, from the promote floor.
+declare
+    v_moved fairq.moved;
+    v_stays bigint[] := '{}';
+    v_job   fairq.jobs;
+begin
+    for v_job in
+        select j.* from fairq.jobs as j
+        where j.queue = p_tick.queue and j.state = 'scheduled'
+          and j.run_at >= p_tick.promote_floor and j.run_at <= p_now
+          and j.changed_xid <> p_own and pg_visible_in_snapshot(j.changed_xid, p_snap)
+        order by j.run_at, j.job_id
+        limit p_limit
+        for update skip locked
+    loop
+        if fairq._promote_one(v_job.job_id, true) then
+            v_moved.news := v_moved.news || row(
+                v_job.tenant, 'queued', v_job.priority, v_job.run_at, v_job.job_id
+            )::fairq.news;
+        else
+            v_stays := v_stays || v_job.job_id;
+        end if;
+    end loop;
+
+    select j.run_at into v_moved.floor from fairq.jobs as j
+    where j.queue = p_tick.queue and j.state = 'scheduled' and j.job_id <> all (v_stays)
+      and j.run_at >= p_tick.promote_floor and j.run_at <= p_now + interval '1 second'
+    order by j.run_at
+    limit 1;
+    v_moved.floor := coalesce(v_moved.floor, p_now + interval '1 second');
+    return v_moved;
+end
+$fn$;
+comment on function fairq._promote_each(fairq.ticks, pg_snapshot, xid8, timestamptz, integer) is 'Promotes what is due inside a claim, job by job. Internal.';
+revoke all on function fairq._promote_each(fairq.ticks, pg_snapshot, xid8, timestamptz, integer) from public;
+
 create or replace function fairq._promote_due(
     p_tick fairq.ticks, p_snap pg_snapshot, p_own xid8, p_now timestamptz, p_limit integer
 )
@@ -3071,27 +3149,34 @@ as $fn$
 declare
     v_moved fairq.moved;
 begin
-    with due as materialized (
-        select j.ctid as row_id from fairq.jobs as j
-        where j.queue = p_tick.queue and j.state = 'scheduled'
-          and j.run_at >= p_tick.promote_floor and j.run_at <= p_now
-          and j.changed_xid <> p_own and pg_visible_in_snapshot(j.changed_xid, p_snap)
-        order by j.run_at, j.job_id
-        limit p_limit
-        for update skip locked
-    ), promoted as (
-        update fairq.jobs as j
-        set state = 'queued'
-        from due as d
-        where j.ctid = d.row_id
-        returning j.tenant, j.priority, j.run_at, j.job_id
-    )
-    select array_agg(row(n.tenant, 'queued', n.priority, n.run_at, n.job_id)::fairq.news) into v_moved.news
-    from (
-        select p.tenant, p.priority, min(p.run_at) as run_at, min(p.job_id) as job_id
-        from promoted as p
-        group by p.tenant, p.priority
-    ) as n;
+    begin
+        with due as materialized (
+            select j.ctid as row_id from fairq.jobs as j
+            where j.queue = p_tick.queue and j.state = 'scheduled'
+              and j.run_at >= p_tick.promote_floor and j.run_at <= p_now
+              and j.changed_xid <> p_own and pg_visible_in_snapshot(j.changed_xid, p_snap)
+            order by j.run_at, j.job_id
+            limit p_limit
+            for update skip locked
+        ), promoted as (
+            update fairq.jobs as j
+            set state = 'queued'
+            from due as d
+            where j.ctid = d.row_id
+            returning j.tenant, j.priority, j.run_at, j.job_id
+        )
+        select array_agg(row(n.tenant, 'queued', n.priority, n.run_at, n.job_id)::fairq.news) into v_moved.news
+        from (
+            select p.tenant, p.priority, min(p.run_at) as run_at, min(p.job_id) as job_id
+            from promoted as p
+            group by p.tenant, p.priority
+        ) as n;
+    exception
+        when lock_not_available or transaction_rollback or insufficient_resources then
+            raise;
+        when others then
+            return fairq._promote_each(p_tick, p_snap, p_own, p_now, p_limit);
+    end;
 
     -- what is still due (over the limit, locked, or not yet read by a look) holds the floor; else what is due next, if
     -- it is within a second: most claims need not ask
@@ -3106,6 +3191,34 @@ end
 $fn$;
 comment on function fairq._promote_due(fairq.ticks, pg_snapshot, xid8, timestamptz, integer) is 'Promotes what is due inside a claim. Internal.';
 revoke all on function fairq._promote_due(fairq.ticks, pg_snapshot, xid8, timestamptz, integer) from public;
+
+create or replace function fairq._promote_singly(p_queue text, p_now timestamptz, p_limit integer)
+    returns integer
+    language plpgsql
+    set search_path = pg_catalog, pg_temp
+as $fn$
+-- promote_due_jobs() job by job, for a batch that has one in it that cannot be promoted: how many could.
+--
+-- Locks:  jobs' rows, skipping those held by others.
+-- Index:  jobs_promote_idx.
+declare
+    v_job_id bigint;
+    v_count  integer := 0;
+begin
+    for v_job_id in
+        select j.job_id from fairq.jobs as j
+        where j.queue = p_queue and j.state = 'scheduled' and j.run_at <= p_now
+        order by j.run_at, j.job_id
+        limit p_limit
+        for update skip locked
+    loop
+        v_count := v_count + fairq._promote_one(v_job_id, false)::integer;
+    end loop;
+    return v_count;
+end
+$fn$;
+comment on function fairq._promote_singly(text, timestamptz, integer) is 'Promotes what is due from outside, job by job. Internal.';
+revoke all on function fairq._promote_singly(text, timestamptz, integer) from public;
 
 create or replace function fairq.promote_due_jobs(p_queue text default null, p_limit integer default 1000)
     returns integer
@@ -3151,18 +3264,25 @@ begin
         )
         select q.name from queue as q where q.name is not null
     loop
-        with due as materialized (
-            select j.ctid as row_id from fairq.jobs as j
-            where j.queue = v_queue and j.state = 'scheduled' and j.run_at <= v_now
-            order by j.run_at, j.job_id
-            limit p_limit - v_total
-            for update skip locked
-        )
-        update fairq.jobs as j
-        set state = 'queued', changed_xid = pg_current_xact_id()
-        from due as d
-        where j.ctid = d.row_id;
-        get diagnostics v_count = row_count;
+        begin
+            with due as materialized (
+                select j.ctid as row_id from fairq.jobs as j
+                where j.queue = v_queue and j.state = 'scheduled' and j.run_at <= v_now
+                order by j.run_at, j.job_id
+                limit p_limit - v_total
+                for update skip locked
+            )
+            update fairq.jobs as j
+            set state = 'queued', changed_xid = pg_current_xact_id()
+            from due as d
+            where j.ctid = d.row_id;
+            get diagnostics v_count = row_count;
+        exception
+            when lock_not_available or transaction_rollback or insufficient_resources then
+                raise;
+            when others then
+                v_count := fairq._promote_singly(v_queue, v_now, p_limit - v_total);
+        end;
         v_total := v_total + v_count;
         exit when v_total >= p_limit;
     end loop;
@@ -3217,12 +3337,44 @@ $fn$;
 comment on function fairq._end_expired(fairq.leases, timestamptz, boolean) is 'Ends an attempt whose lease is over. Internal.';
 revoke all on function fairq._end_expired(fairq.leases, timestamptz, boolean) from public;
 
+create or replace function fairq._quarantine(p_lease fairq.leases, p_now timestamptz, p_error jsonb)
+    returns text
+    language plpgsql
+    set search_path = pg_catalog, pg_temp
+as $fn$
+-- running -> dead, with the reason why its lease could not be ended. Where not even that can be (an ended job has its
+-- id already, its payload cannot be read), the job is kept: as nobody's, under a new token, until the next try in an
+-- hour; the log says why.
+--
+-- Locks:  the lease's row is held; the job's row.
+begin
+    perform fairq._end_job(p_lease, 'dead', p_now, p_error);
+    return 'dead';
+exception
+    when lock_not_available or transaction_rollback or insufficient_resources then
+        raise;
+    when others then
+        delete from fairq.leases as l where l.job_id = p_lease.job_id;
+        p_lease.lease_token := gen_random_uuid();
+        p_lease.lease_expires_at := p_now + interval '1 hour';
+        insert into fairq.leases select p_lease.*;
+        p_error := p_error || jsonb_build_object('kept', left(sqlerrm, 2000));
+        -- it has ended no attempt
+        p_lease.started_at := null;
+        perform fairq._log(p_lease, 'lease_expired', p_now, jsonb_build_object('error', p_error));
+        return 'kept';
+end
+$fn$;
+comment on function fairq._quarantine(fairq.leases, timestamptz, jsonb) is 'Ends a job that cannot be put back, or keeps it for an hour. Internal.';
+revoke all on function fairq._quarantine(fairq.leases, timestamptz, jsonb) from public;
+
 create or replace function fairq._expire_lease(p_lease fairq.leases, p_now timestamptz, p_is_fed boolean)
     returns text
     language plpgsql
     set search_path = pg_catalog, pg_temp
 as $fn$
--- As _end_expired, but a job that cannot be put back goes to dead with the reason: one bad row stops nobody.
+-- As _end_expired, but a job that cannot be put back goes to dead with the reason, or is kept: one bad row stops
+-- nobody.
 --
 -- What passes by itself (a lock, a deadlock, a full disk) is no fault of the row: the caller hears of it and may try
 -- again.
@@ -3232,11 +3384,10 @@ exception
     when lock_not_available or transaction_rollback or insufficient_resources then
         raise;
     when others then
-        perform fairq._end_job(
-            p_lease, 'dead', p_now,
+        return fairq._quarantine(
+            p_lease, p_now,
             jsonb_build_object('code', 'QUARANTINED', 'message', left(sqlerrm, 2000), 'sqlstate', sqlstate)
         );
-        return 'dead';
 end
 $fn$;
 comment on function fairq._expire_lease(fairq.leases, timestamptz, boolean) is 'Ends an attempt whose lease is over, whatever is wrong with the job. Internal.';
@@ -3254,6 +3405,7 @@ as $fn$
 declare
     v_moved fairq.moved := row('{}'::fairq.news[], '{}'::fairq.ending[], null)::fairq.moved;
     v_lease fairq.leases;
+    v_state text;
 begin
     for v_lease in
         select l.* from fairq.leases as l
@@ -3262,8 +3414,10 @@ begin
         limit p_limit
         for update skip locked
     loop
+        v_state := fairq._expire_lease(v_lease, p_now, true);
+        continue when v_state = 'kept';
         v_moved.endings := v_moved.endings || fairq._ending(v_lease, 'prepaid', p_now);
-        if fairq._expire_lease(v_lease, p_now, true) = 'queued' then
+        if v_state = 'queued' then
             v_moved.news := v_moved.news || (
                 select row(j.tenant, 'queued', j.priority, j.run_at, j.job_id)::fairq.news
                 from fairq.jobs as j where j.job_id = v_lease.job_id
@@ -3322,8 +3476,8 @@ begin
             limit p_limit - v_total
             for update skip locked
         loop
+            continue when fairq._expire_lease(v_lease, clock_timestamp(), false) = 'kept';
             perform fairq._settle(v_queue, fairq._ending(v_lease, 'prepaid', clock_timestamp()));
-            perform fairq._expire_lease(v_lease, clock_timestamp(), false);
             v_total := v_total + 1;
         end loop;
         exit when v_total >= p_limit;
@@ -5034,7 +5188,8 @@ revoke all on function fairq._dispatch(text, text, text, integer, interval, text
 -- A claim of a queue that reads ahead picks more than it was asked for, under the queue's lock and in the usual order,
 -- and leaves the rest in ready_picks: chosen, charged, counted among those that run, and still queued. The claims that
 -- follow lease from there, without the lock; the one that finds too little picks again, and first puts back what is
--- left. A pick is a promise to its tenant and no right to the job: whoever takes it looks whether the job is still there.
+-- left. A pick is a promise to its tenant and no right to the job: whoever takes it looks whether the job is still
+-- there.
 
 create or replace function fairq._make_ready(
     p_queue text, p_picks fairq.pick[], p_dispatch bigint, p_size integer, p_by_time boolean
