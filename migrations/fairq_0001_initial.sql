@@ -508,7 +508,8 @@ create table fairq.finished_jobs (
         and (started_at is not null) = (token_hash is not null)
     ),
     constraint finished_jobs_ran_unless_cancelled check (state = 'cancelled' or started_at is not null),
-    constraint finished_jobs_result_only_if_succeeded check (state = 'succeeded' or result is null)
+    constraint finished_jobs_result_only_if_succeeded check (state = 'succeeded' or result is null),
+    constraint finished_jobs_slot_known check (slot between 0 and 3)
 ) partition by list (slot);
 alter table fairq.finished_jobs enable row level security;
 alter table fairq.finished_jobs force row level security;
@@ -578,7 +579,8 @@ create table fairq.job_log (
         'retry_scheduled', 'lease_expired', 'released', 'dead', 'cancelled', 'cancel_requested', 'rescheduled',
         'revived'
     )),
-    constraint job_log_details_is_object check (jsonb_typeof(details) = 'object')
+    constraint job_log_details_is_object check (jsonb_typeof(details) = 'object'),
+    constraint job_log_slot_known check (slot between 0 and 3)
 ) partition by list (slot);
 alter table fairq.job_log enable row level security;
 alter table fairq.job_log force row level security;
@@ -2637,8 +2639,8 @@ create or replace function fairq.set_queue(
     p_payload_limit    integer default null,
     p_key_ttl          interval default null,
     p_retention        interval default null,
-    p_retention_failed interval default null,
-    p_notify           boolean default null
+    p_notify           boolean default null,
+    p_retention_failed interval default null
 )
     returns void
     language plpgsql
@@ -2691,14 +2693,14 @@ begin
         retention = excluded.retention, retention_failed = excluded.retention_failed, notify = excluded.notify;
 end
 $fn$;
-comment on function fairq.set_queue(text, boolean, text, integer, double precision, integer, interval, interval, integer, interval, interval, double precision, integer, interval, interval, interval, boolean) is 'Changes the settings given of a queue, or of all queues without settings of their own (*).';
+comment on function fairq.set_queue(text, boolean, text, integer, double precision, integer, interval, interval, integer, interval, interval, double precision, integer, interval, interval, boolean, interval) is 'Changes the settings given of a queue, or of all queues without settings of their own (*).';
 revoke all on function fairq.set_queue(
     text, boolean, text, integer, double precision, integer, interval, interval, integer, interval, interval,
-    double precision, integer, interval, interval, interval, boolean
+    double precision, integer, interval, interval, boolean, interval
 ) from public;
 grant execute on function fairq.set_queue(
     text, boolean, text, integer, double precision, integer, interval, interval, integer, interval, interval,
-    double precision, integer, interval, interval, interval, boolean
+    double precision, integer, interval, interval, boolean, interval
 ) to fairq_operator;
 
 --

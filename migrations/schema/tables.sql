@@ -137,7 +137,8 @@ create table fairq.finished_jobs (
         and (started_at is not null) = (token_hash is not null)
     ),
     constraint finished_jobs_ran_unless_cancelled check (state = 'cancelled' or started_at is not null),
-    constraint finished_jobs_result_only_if_succeeded check (state = 'succeeded' or result is null)
+    constraint finished_jobs_result_only_if_succeeded check (state = 'succeeded' or result is null),
+    constraint finished_jobs_slot_known check (slot between 0 and 3)
 ) partition by list (slot);
 alter table fairq.finished_jobs enable row level security;
 alter table fairq.finished_jobs force row level security;
@@ -207,7 +208,8 @@ create table fairq.job_log (
         'retry_scheduled', 'lease_expired', 'released', 'dead', 'cancelled', 'cancel_requested', 'rescheduled',
         'revived'
     )),
-    constraint job_log_details_is_object check (jsonb_typeof(details) = 'object')
+    constraint job_log_details_is_object check (jsonb_typeof(details) = 'object'),
+    constraint job_log_slot_known check (slot between 0 and 3)
 ) partition by list (slot);
 alter table fairq.job_log enable row level security;
 alter table fairq.job_log force row level security;

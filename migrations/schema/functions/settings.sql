@@ -262,8 +262,8 @@ create or replace function fairq.set_queue(
     p_payload_limit    integer default null,
     p_key_ttl          interval default null,
     p_retention        interval default null,
-    p_retention_failed interval default null,
-    p_notify           boolean default null
+    p_notify           boolean default null,
+    p_retention_failed interval default null
 )
     returns void
     language plpgsql
@@ -316,12 +316,12 @@ begin
         retention = excluded.retention, retention_failed = excluded.retention_failed, notify = excluded.notify;
 end
 $fn$;
-comment on function fairq.set_queue(text, boolean, text, integer, double precision, integer, interval, interval, integer, interval, interval, double precision, integer, interval, interval, interval, boolean) is 'Changes the settings given of a queue, or of all queues without settings of their own (*).';
+comment on function fairq.set_queue(text, boolean, text, integer, double precision, integer, interval, interval, integer, interval, interval, double precision, integer, interval, interval, boolean, interval) is 'Changes the settings given of a queue, or of all queues without settings of their own (*).';
 revoke all on function fairq.set_queue(
     text, boolean, text, integer, double precision, integer, interval, interval, integer, interval, interval,
-    double precision, integer, interval, interval, interval, boolean
+    double precision, integer, interval, interval, boolean, interval
 ) from public;
 grant execute on function fairq.set_queue(
     text, boolean, text, integer, double precision, integer, interval, interval, integer, interval, interval,
-    double precision, integer, interval, interval, interval, boolean
+    double precision, integer, interval, interval, boolean, interval
 ) to fairq_operator;
