@@ -1653,26 +1653,23 @@ declare
     v_jobs bigint[];
 begin
     with good as materialized (
-        select f.ctid as row_id, f.slot from fairq.finished_jobs as f
+        select f.job_id from fairq.finished_jobs as f
         where f.state = 'succeeded' and f.queue = p_queue and f.finished_at < p_before
         order by f.finished_at
         limit p_limit
         for update skip locked
     ), failed as materialized (
-        select f.ctid as row_id, f.slot from fairq.finished_jobs as f
+        select f.job_id from fairq.finished_jobs as f
         where f.state <> 'succeeded' and f.queue = p_queue and f.finished_at < p_failed_before
         order by f.finished_at
         limit (select p_limit - count(*) from good)
         for update skip locked
-    ), old as materialized (
-        select g.row_id, g.slot from good as g union all select d.row_id, d.slot from failed as d
-    ), gone as (
-        -- a row's place is its own only within its partition
-        delete from fairq.finished_jobs as f using old as o where f.ctid = o.row_id and f.slot = o.slot
-        returning f.job_id
     )
-    select coalesce(array_agg(g.job_id order by g.job_id), '{}') into v_jobs from gone as g;
+    select coalesce(array_agg(o.job_id order by o.job_id), '{}') into v_jobs
+    from (select g.job_id from good as g union all select d.job_id from failed as d) as o;
 
+    -- by the primary key, in its order: a join might be turned round
+    delete from fairq.finished_jobs as f where f.job_id = any (v_jobs);
     delete from fairq.job_log as g
     where g.log_id in (
         select l.log_id
