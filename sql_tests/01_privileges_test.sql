@@ -98,7 +98,8 @@ select set_eq('select * from rights', $$ values
     ('job_log', 'fairq_api', 'insert select'),
     ('job_keys', 'fairq_api', 'insert select update(job_id payload_hash expires_at)'),
     ('queues', 'fairq_api', 'insert select update(paused charge max_running rate burst default_lease longest_lease '
-        'max_attempts backoff_base backoff_cap backoff_jitter payload_limit key_ttl retention notify read_ahead)'),
+        'max_attempts backoff_base backoff_cap backoff_jitter payload_limit key_ttl retention retention_failed notify '
+        'read_ahead)'),
     ('tenants', 'fairq_api', 'insert select update(weight max_running paused rate burst)'),
     ('flows', 'fairq_api', 'insert select update(weight max_running paused rate burst tokens tokens_at token_due_at limited '
         'vtime epoch estimate price running head_at head_id served stamp minute started spent)'),
@@ -110,6 +111,8 @@ select set_eq('select * from rights', $$ values
     ('all_jobs', 'fairq_api', 'select'),
     ('jobs_job_id_seq', 'fairq_api', 'usage'),
     ('dispatch_seq', 'fairq_api', 'usage'),
+    ('job_log_log_id_seq', 'fairq_api', 'usage'),
+    ('slot_seq', 'fairq_api', 'select'),
     -- tenants read their own rows, without fences
     ('all_jobs', 'fairq_tenant', 'select'),
     ('job_events', 'fairq_tenant', 'select'),
@@ -145,7 +148,7 @@ select is_empty($$
     cross join (values
         ('fairq_api'), ('fairq_worker'), ('fairq_producer'), ('fairq_tenant'), ('fairq_operator')
     ) as w(who)
-    where c.relnamespace = 'fairq'::regnamespace and c.relkind = 'r'
+    where c.relnamespace = 'fairq'::regnamespace and c.relkind in ('r', 'p')
       and has_table_privilege(w.who, c.oid, 'truncate, trigger, references')
 $$, 'nobody but the owner may truncate a table or hang a trigger or foreign key on it');
 

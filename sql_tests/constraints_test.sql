@@ -10,9 +10,9 @@ insert into good values
         "lease_token": "00000000-0000-4000-8000-000000000000", "started_at": "2024-01-01", "lease_expires_at": "2024-01-02"}'),
     ('finished_jobs', '{"job_id": -1, "queue": "q", "tenant": "t", "task": "k", "payload": {}, "priority": 2, "attempts": 1,
         "state": "succeeded", "max_attempts": 5, "run_at": "2024-01-01", "cost": 1, "created_at": "2024-01-01", "result": {},
-        "started_at": "2024-01-01", "finished_at": "2024-01-02", "lease_owner": "w", "token_hash": "\\x00"}'),
+        "started_at": "2024-01-01", "finished_at": "2024-01-02", "lease_owner": "w", "token_hash": "\\x00", "slot": 0}'),
     ('job_log', '{"log_id": -1, "job_id": -1, "queue": "q", "tenant": "t", "event_type": "released", "attempt": 1,
-        "actor": "w", "details": {}, "created_at": "2024-01-01"}'),
+        "actor": "w", "details": {}, "created_at": "2024-01-01", "slot": 0}'),
     ('job_keys', '{"tenant": "t", "operation_key": "k", "job_id": -1, "payload_hash": "\\x00", "expires_at": "2024-01-01"}'),
     ('queues', '{"queue": "q", "paused": false, "charge": "time", "burst": 1, "default_lease": "30 s", "longest_lease": "1 h", "max_attempts": 5,
         "backoff_base": "5 s", "backoff_cap": "1 h", "backoff_jitter": 0.2, "payload_limit": 1000, "key_ttl": "1 day",
@@ -66,7 +66,7 @@ $fn$;
 grant select on good to fairq_owner;
 
 select set_eq(
-    'select c.relname::text from pg_class as c where c.relnamespace = ''fairq''::regnamespace and c.relkind = ''r''',
+    'select c.relname::text from pg_class as c where c.relnamespace = ''fairq''::regnamespace and c.relkind in (''r'', ''p'') and not c.relispartition',
     'select g.relation from good as g', 'every table is tested'
 );
 select results_eq(
@@ -101,8 +101,12 @@ insert into bad values
     ('finished_jobs', 'started_iff_owned', '{"state": "cancelled", "started_at": null, "result": null}'),
     ('finished_jobs', 'ran_unless_cancelled', '{"started_at": null, "lease_owner": null, "token_hash": null}'),
     ('finished_jobs', 'result_only_if_succeeded', '{"state": "dead"}'),
+    ('finished_jobs', 'slot_known', '{"slot": 4}'),
+    ('finished_jobs', 'slot_known', '{"slot": -1}'),
     ('job_log', 'event_known', '{"event_type": "succeeded"}'),
     ('job_log', 'details_is_object', '{"details": 1}'),
+    ('job_log', 'slot_known', '{"slot": 4}'),
+    ('job_log', 'slot_known', '{"slot": -1}'),
     ('queues', 'name_not_empty', '{"queue": ""}'),
     ('queues', 'charge_known', '{"charge": "weight"}'),
     ('queues', 'max_running_not_negative', '{"max_running": -1}'),
@@ -129,6 +133,8 @@ insert into bad values
     ('queues', 'times_in_range', '{"key_ttl": "3651 days"}'),
     ('queues', 'times_in_range', '{"retention": "-1 s"}'),
     ('queues', 'times_in_range', '{"retention": "3651 days"}'),
+    ('queues', 'times_in_range', '{"retention_failed": "-1 s"}'),
+    ('queues', 'times_in_range', '{"retention_failed": "3651 days"}'),
     ('tenants', 'names_not_empty', '{"queue": ""}'),
     ('tenants', 'names_not_empty', '{"tenant": ""}'),
     ('tenants', 'weight_in_range', '{"weight": 0}'),
@@ -174,9 +180,10 @@ select throws_ok(
 select results_eq(
     $$ select k.conname::text, pg_temp.store(c.relname, '{}', 2)
        from pg_constraint as k join pg_class as c on c.oid = k.conrelid
-       where k.connamespace = 'fairq'::regnamespace and k.contype = 'p' order by 1 $$,
-    $$ select k.conname::text, '23505 ' || k.conname from pg_constraint as k
-       where k.connamespace = 'fairq'::regnamespace and k.contype = 'p' order by 1 $$,
+       where k.connamespace = 'fairq'::regnamespace and k.contype = 'p' and not c.relispartition order by 1 $$,
+    $$ select k.conname::text, '23505 ' || case c.relkind when 'p' then c.relname || '_0_pkey' else k.conname end
+       from pg_constraint as k join pg_class as c on c.oid = k.conrelid
+       where k.connamespace = 'fairq'::regnamespace and k.contype = 'p' and not c.relispartition order by 1 $$,
     'each primary key refuses a second row'
 );
 select set_eq(
@@ -190,12 +197,12 @@ select set_eq(
 select results_eq(
     $$ select c.relname || '.' || a.attname, pg_temp.store(c.relname, jsonb_build_object(a.attname, null))
        from pg_attribute as a join pg_class as c on c.oid = a.attrelid
-       where c.relnamespace = 'fairq'::regnamespace and c.relkind = 'r' and a.attnum > 0 and a.attnotnull
+       where c.relnamespace = 'fairq'::regnamespace and c.relkind in ('r', 'p') and not c.relispartition and a.attnum > 0 and a.attnotnull
          and a.attgenerated = '' order by 1 $$,
     $$ select c.relname || '.' || a.attname,
               case when (c.relname, a.attname) = ('tenants', 'changed_xid') then 'stored' else '23502 ' || a.attname end
        from pg_attribute as a join pg_class as c on c.oid = a.attrelid
-       where c.relnamespace = 'fairq'::regnamespace and c.relkind = 'r' and a.attnum > 0 and a.attnotnull
+       where c.relnamespace = 'fairq'::regnamespace and c.relkind in ('r', 'p') and not c.relispartition and a.attnum > 0 and a.attnotnull
          and a.attgenerated = '' order by 1 $$,
     'no column that must have a value takes null'
 );

@@ -42,7 +42,7 @@ grant update (job_id, payload_hash, expires_at) on fairq.job_keys to fairq_api;
 grant select, insert on fairq.queues to fairq_api;
 grant update (
     paused, charge, max_running, rate, burst, default_lease, longest_lease, max_attempts, backoff_base, backoff_cap,
-    backoff_jitter, payload_limit, key_ttl, retention, notify, read_ahead
+    backoff_jitter, payload_limit, key_ttl, retention, retention_failed, notify, read_ahead
 ) on fairq.queues to fairq_api;
 grant select, insert on fairq.tenants to fairq_api;
 grant update (weight, max_running, paused, rate, burst) on fairq.tenants to fairq_api;
@@ -60,8 +60,9 @@ grant select, insert, delete on fairq.ready_picks to fairq_api;
 -- one column, only so that its rows may be locked; the policy lets no update through
 grant update (queue) on fairq.ready_picks to fairq_api;
 grant select on fairq.access_grants to fairq_api;
--- ids are drawn before the row is written where a key has to name its job
-grant usage on sequence fairq.jobs_job_id_seq, fairq.dispatch_seq to fairq_api;
+-- ids are drawn before the row is written where a key has to name its job; defaults are reckoned as who writes
+grant usage on sequence fairq.jobs_job_id_seq, fairq.dispatch_seq, fairq.job_log_log_id_seq to fairq_api;
+grant select on sequence fairq.slot_seq to fairq_api;
 
 -- get_job() reads it; a view has the rights of its reader
 grant select on fairq.all_jobs to fairq_api;
