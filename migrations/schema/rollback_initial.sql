@@ -69,7 +69,7 @@ begin
     end loop;
     select count(*) into v_jobs from fairq.all_jobs as j;
     if v_jobs > 0 then
-        raise exception 'rolling back would lose % jobs', v_jobs
+        raise exception 'rolling back would lose % job%', v_jobs, case when v_jobs = 1 then '' else 's' end
             using
                 errcode = 'QF003',
                 hint = 'Repeat it with: fairq rollback --yes, or set fairq_rollback.lose_jobs = ''yes''.';
