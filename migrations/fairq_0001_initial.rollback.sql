@@ -16,7 +16,7 @@ begin
 end
 $fn$;
 set local search_path = pg_catalog, pg_temp;
-set local lock_timeout = '1s';
+set local lock_timeout = '500ms';
 set local client_min_messages = warning;
 
 do $fn$
