@@ -107,6 +107,12 @@ class WouldLoseJobsError(FairqError):
     """
 
 
+class TenantProviderWarning(UserWarning):
+    """
+    A queue that has had jobs knows its tenants in another way from now on: sessions have to follow.
+    """
+
+
 class NewerDatabaseWarning(UserWarning):
     """
     A newer package has migrated the database, and says that this one can go on working with it.

@@ -9,7 +9,7 @@ begin
 end
 $fn$;
 set local search_path = pg_catalog, pg_temp;
-set local lock_timeout = '1s';
+set local lock_timeout = '500ms';
 
 --
 -- schema/roles.sql
@@ -1567,23 +1567,23 @@ $fn$;
 comment on function fairq._refuse_log_change() is 'Trigger: refuses every change of job_log but the retirement of a job''s rows once the job itself is gone, and a move to another partition.';
 revoke all on function fairq._refuse_log_change() from public;
 
-create trigger job_log_rows_stay
+create or replace trigger job_log_rows_stay
 before update or delete on fairq.job_log
 for each row execute function fairq._refuse_log_change();
-create trigger job_log_table_stays
+create or replace trigger job_log_table_stays
 before truncate on fairq.job_log
 for each statement execute function fairq._refuse_log_change();
 -- of one partition by itself; that of rows they have from job_log
-create trigger job_log_table_stays
+create or replace trigger job_log_table_stays
 before truncate on fairq.job_log_0
 for each statement execute function fairq._refuse_log_change('0');
-create trigger job_log_table_stays
+create or replace trigger job_log_table_stays
 before truncate on fairq.job_log_1
 for each statement execute function fairq._refuse_log_change('1');
-create trigger job_log_table_stays
+create or replace trigger job_log_table_stays
 before truncate on fairq.job_log_2
 for each statement execute function fairq._refuse_log_change('2');
-create trigger job_log_table_stays
+create or replace trigger job_log_table_stays
 before truncate on fairq.job_log_3
 for each statement execute function fairq._refuse_log_change('3');
 -- always: also for a session that replays as a replica
@@ -1619,7 +1619,7 @@ $fn$;
 comment on function fairq._mark_tenant_changed() is 'Trigger: stamps a tenant''s row with the transaction that changed it.';
 revoke all on function fairq._mark_tenant_changed() from public;
 
-create trigger tenants_mark_changed
+create or replace trigger tenants_mark_changed
 before insert or update on fairq.tenants
 for each row execute function fairq._mark_tenant_changed();
 
@@ -1642,7 +1642,7 @@ $fn$;
 comment on function fairq._keep_tenant_row() is 'Trigger: a deleted tenant''s row leaves one of the wishes of *, or of defaults, so that the scheduler learns of it.';
 revoke all on function fairq._keep_tenant_row() from public;
 
-create trigger tenants_keep_row
+create or replace trigger tenants_keep_row
 after delete on fairq.tenants
 for each row execute function fairq._keep_tenant_row();
 
@@ -4024,7 +4024,12 @@ begin
     order by t.tenant = '*'
     limit 1;
     if not found then
-        v_wish := row(p_queue, p_tenant, 1, null, false, null, 1, null)::fairq.tenants;
+        -- by name: a call that waits here while a column is added goes on
+        v_wish.queue := p_queue;
+        v_wish.tenant := p_tenant;
+        v_wish.weight := 1;
+        v_wish.paused := false;
+        v_wish.burst := 1;
     end if;
     return v_wish;
 end

@@ -354,7 +354,12 @@ begin
     order by t.tenant = '*'
     limit 1;
     if not found then
-        v_wish := row(p_queue, p_tenant, 1, null, false, null, 1, null)::fairq.tenants;
+        -- by name: a call that waits here while a column is added goes on
+        v_wish.queue := p_queue;
+        v_wish.tenant := p_tenant;
+        v_wish.weight := 1;
+        v_wish.paused := false;
+        v_wish.burst := 1;
     end if;
     return v_wish;
 end
