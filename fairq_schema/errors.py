@@ -107,6 +107,12 @@ class WouldLoseJobsError(FairqError):
     """
 
 
+class MissingExtraError(FairqError):
+    """
+    Install the extra that the message names.
+    """
+
+
 class NewerDatabaseWarning(UserWarning):
     """
     A newer package has migrated the database, and says that this one can go on working with it.
