@@ -18,6 +18,7 @@ import psycopg
 import fairq_schema
 import fairq_schema.export
 from fairq_schema._doctor import report
+from fairq_schema._metrics import FILES, text_for
 from fairq_schema._roles import parse
 from fairq_schema._tenant import PROVIDERS
 from fairq_schema._top import ORDERS, Wanted, look
@@ -140,6 +141,11 @@ def _top(dsn: str, once: bool, as_json: bool, interval: float, **wanted: Any) ->
     return 0
 
 
+def _metrics(program: str, schema: str) -> int:
+    print(text_for(program, schema), end="")
+    return 0
+
+
 def _demo(rest: list[str]) -> int:
     try:
         demo = importlib.import_module("fairq_schema.demo")  # only now: what it needs is an extra
@@ -207,6 +213,13 @@ def _parser() -> argparse.ArgumentParser:
         _add_lock_wait(command)
     for command in (apply, check, adopt):
         _add_roles(command)
+
+    metrics = commands.add_parser(
+        "metrics", help="print the queries of an exporter of Prometheus, or a dashboard of Grafana"
+    )
+    metrics.add_argument("--for", required=True, choices=FILES, dest="program", help="the program")
+    metrics.add_argument("--schema", default="fairq", help="where fairq lives (default: fairq)")
+    metrics.set_defaults(command=_metrics)
 
     export = commands.add_parser("export", help="write the migrations as another tool wants them")
     export.add_argument("--target", required=True, choices=fairq_schema.export.TARGETS, help="the tool")
