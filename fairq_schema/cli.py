@@ -11,13 +11,13 @@ import json
 import sys
 import warnings
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import psycopg
 
 import fairq_schema
 import fairq_schema.export
-from fairq_schema._doctor import report
+from fairq_schema._doctor import SUBJECTS, report
 from fairq_schema._metrics import FILES, text_for
 from fairq_schema._roles import parse
 from fairq_schema._tenant import PROVIDERS
@@ -114,8 +114,8 @@ def _export(**options: Any) -> int:  # noqa: ANN401  argparse knows their types
     return 0
 
 
-def _doctor(dsn: str, schema: str) -> int:
-    hazards = fairq_schema.doctor(dsn, schema)
+def _doctor(dsn: str, schema: str, only: Literal["isolation", "operation"] | None) -> int:
+    hazards = fairq_schema.doctor(dsn, schema, only)
     print("\n".join(report(hazards)))
     return 1 if any(each.severity == "error" for each in hazards) else 0
 
@@ -189,7 +189,8 @@ def _parser() -> argparse.ArgumentParser:
     adopt = commands.add_parser("adopt", help="record what another tool applied, once check finds nothing")
     adopt.set_defaults(command=_adopt)
 
-    doctor = commands.add_parser("doctor", help="look for what weakens the isolation of tenants; any login may")
+    doctor = commands.add_parser("doctor", help="look for what weakens the isolation of tenants or hurts operation")
+    doctor.add_argument("--only", choices=SUBJECTS, help="isolation, which any login sees, or operation, for operators")
     doctor.set_defaults(command=_doctor)
 
     top = commands.add_parser("top", help="watch queues and tenants: who waits and why, who holds what; for operators")

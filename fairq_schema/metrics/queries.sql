@@ -85,7 +85,7 @@ cross join lateral (
     -- a partition counts for its table
     select p.relname::text as name from pg_class as p where p.oid = coalesce(pg_partition_root(t.relid), t.relid)
 ) as r
-where c.relnamespace = (select f.pronamespace from pg_proc as f where f.oid = 'fairq.schema_version()'::regprocedure)
+where c.relnamespace = 'fairq'::regnamespace
   and c.relkind = 'r'
 group by r.name
 
