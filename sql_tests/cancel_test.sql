@@ -6,7 +6,7 @@ create temp table queued as select * from fairq.enqueue_job('a', 't', '{"x": 1}'
 create temp table scheduled as select * from fairq.enqueue_job('a', 't', p_delay => '1 day');
 select is(fairq.cancel_job(q.job_id), 'cancelled', 'a queued job is cancelled') from queued as q;
 select is(
-    to_jsonb(f) - '{run_at, created_at, finished_at}'::text[],
+    to_jsonb(f) - '{run_at, created_at, finished_at, slot}'::text[],
     jsonb_build_object(
         'job_id', q.job_id, 'queue', 'default', 'tenant', 'a', 'task', 't', 'payload', '{"x": 1}'::jsonb, 'priority',
         2,

@@ -48,7 +48,7 @@ begin
         insert into fairq.settlements (queue, endings)
         select
             s.queue,
-            array_agg(row(s.tenant, s.epoch, s.ended, s.measured, s.elapsed, s.extra, s.refund)::fairq.ending)
+            array_agg(row(s.tenant, s.epoch, s.ended, s.measured, s.elapsed, s.extra, s.refund, 0)::fairq.ending)
         from (
             select
                 h.queue, h.tenant, h.epoch, count(*) as ended, count(h.prepaid) as measured,
@@ -153,10 +153,14 @@ create or replace function fairq._completed_before(p_job_id bigint, p_token uuid
     set search_path = pg_catalog, pg_temp
 as $fn$
 -- A reply that was lost, and a worker that asks again.
+--
+-- Index:  finished_jobs_pkey; the state is looked at afterwards, or finished_jobs_prune_idx would be a temptation.
 begin
     return exists (
-        select from fairq.finished_jobs as f
-        where f.job_id = p_job_id and f.state = 'succeeded' and f.token_hash = sha256(uuid_send(p_token))
+        select from (
+            select f.state, f.token_hash from fairq.finished_jobs as f where f.job_id = p_job_id offset 0
+        ) as f
+        where f.state = 'succeeded' and f.token_hash = sha256(uuid_send(p_token))
     );
 end
 $fn$;
