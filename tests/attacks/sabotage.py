@@ -241,8 +241,14 @@ SABOTAGES: dict[str, tuple[Mutation, str]] = {
         "I07",
     ),
     "a tenant finds any job": (Edit("_find_job", "if v_granted = '{*}' or", "if true or"), "I07"),
-    "a grant for one queue is one for all": (Edit("_granted_tenants", "a.queue in (p_queue, '*')", "true", times=2), "W01"),
-    "a grant to enqueue is one to cancel": (Edit("_granted_tenants", "a.verb = p_verb", "true", times=2), "enqueue/grants"),
+    "a grant for one queue is one for all": (
+        Edit("_granted_tenants", "a.queue in (p_queue, '*')", "true", times=2),
+        "W01",
+    ),
+    "a grant to enqueue is one to cancel": (
+        Edit("_granted_tenants", "a.verb = p_verb", "true", times=2),
+        "enqueue/grants",
+    ),
     "a grant is for whoever calls": (Edit("_granted_tenants", HAS_ROLE, times=2), "W01"),
     # workers
     "any worker ends a lease": (Edit("_hold_lease", "and v_lease.caller = p_caller"), "W05"),
