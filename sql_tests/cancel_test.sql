@@ -10,7 +10,7 @@ select is(
     jsonb_build_object(
         'job_id', q.job_id, 'queue', 'default', 'tenant', 'a', 'task', 't', 'payload', '{"x": 1}'::jsonb, 'priority',
         2,
-        'state', 'cancelled', 'attempts', 0, 'max_attempts', 5, 'cost', 1, 'operation_key', null, 'last_error', null,
+        'state', 'cancelled', 'attempts', 0, 'max_attempts', 5, 'cost', 1, 'operation_key', null, 'traceparent', null, 'last_error', null,
         'started_at', null, 'lease_owner', null, 'token_hash', null, 'result', null
     ),
     'all that was known of it is kept'

@@ -16,7 +16,7 @@ insert into good values
     ('job_keys', '{"tenant": "t", "operation_key": "k", "job_id": -1, "payload_hash": "\\x00", "expires_at": "2024-01-01"}'),
     ('queues', '{"queue": "q", "paused": false, "charge": "time", "burst": 1, "default_lease": "30 s", "longest_lease": "1 h", "max_attempts": 5,
         "backoff_base": "5 s", "backoff_cap": "1 h", "backoff_jitter": 0.2, "payload_limit": 1000, "key_ttl": "1 day",
-        "retention": "1 day", "notify": false}'),
+        "retention": "1 day", "notify": false, "read_ahead": 0}'),
     -- a trigger sets changed_xid, so that it is never null
     ('tenants', '{"queue": "q", "tenant": "t", "weight": 1, "paused": false, "burst": 1, "changed_xid": "3"}'),
     ('flows', '{"queue": "q", "tenant": "t", "weight": 1, "paused": false, "vtime": 0, "running": 0, "served": 0, "stamp": 0,
@@ -27,9 +27,11 @@ insert into good values
         "seen": "1:1:", "own_xid": "1", "virtual_time": 0, "promote_floor": "-infinity",
         "pick_floor": {"vtime": 0, "charge": 0, "served": 0, "tenant": ""},
         "expire_floor": "-infinity", "token_floor": "-infinity", "found_empty": false, "charge": "time", "running": 0,
-        "backlogged": 0, "milliweight": 0, "activations": 0}'),
+        "backlogged": 0, "milliweight": 0, "activations": 0, "ready_floor": 0}'),
     ('settlements', '{"queue": "q", "ended_xid": "3", "endings": [{"tenant": "t", "epoch": 0, "ended": 1, "measured": 1,
-        "elapsed": 0, "extra": 0, "refund": 0}]}'),
+        "elapsed": 0, "extra": 0, "refund": 0, "returned": 0}]}'),
+    ('ready_picks', '{"queue": "q", "dispatch": 1, "jobs": [{"turn": 1, "job_row": "(0,1)", "tenant": "t", "job_id": -1,
+        "price": 1, "epoch": 0, "step": 1}]}'),
     ('access_grants', '{"role_name": "r", "verb": "claim", "queue": "q", "tenant": "t"}');
 
 -- stores a good row with some fields changed, and takes it back: the error it met, if any
@@ -125,6 +127,8 @@ insert into bad values
     ('queues', 'backoff_in_range', '{"backoff_jitter": "NaN"}'),
     ('queues', 'payload_limit_in_range', '{"payload_limit": 1}'),
     ('queues', 'payload_limit_in_range', '{"payload_limit": 67108865}'),
+    ('queues', 'read_ahead_in_range', '{"read_ahead": -1}'),
+    ('queues', 'read_ahead_in_range', '{"read_ahead": 1001}'),
     ('queues', 'times_in_range', '{"key_ttl": "0"}'),
     ('queues', 'times_in_range', '{"key_ttl": "3651 days"}'),
     ('queues', 'times_in_range', '{"retention": "-1 s"}'),
@@ -150,6 +154,7 @@ insert into bad values
     ('flows', 'two_minutes', '{"started": [0]}'),
     ('flows', 'two_minutes', '{"spent": [0, 0, 0]}'),
     ('settlements', 'not_empty', '{"endings": []}'),
+    ('ready_picks', 'not_empty', '{"jobs": []}'),
     ('access_grants', 'verb_known', '{"verb": "drop"}');
 
 select results_eq(
@@ -167,7 +172,7 @@ select set_eq(
 select throws_ok(
     format(
         $$ insert into fairq.settlements (queue, endings)
-           values ('q', array[row('t', 0, %s)::fairq.ending]) $$, array_to_string(array_fill(0, array[4]) || -1, ', ')
+           values ('q', array[row('t', 0, %s)::fairq.ending]) $$, array_to_string(array_fill(0, array[5]) || -1, ', ')
     ), '23514', null, 'nothing that ended is less than nothing'
 );
 

@@ -66,7 +66,10 @@ comment on index fairq.tenants_look_idx is 'Ridden by _look: tenants'' rows by t
 
 -- a flow by its key, newest version first: under a held snapshot the dead versions are never walked.
 -- Tenant first: what reads a queue's flows in pick order must have no second index to be tempted by.
-create index flows_key_idx on fairq.flows (tenant, queue, stamp desc);
+-- Unique, so that it can be the table's identity where somebody publishes all tables: updates are refused without one,
+-- and a full one may not have generated columns in it.
+create unique index flows_key_idx on fairq.flows (tenant, queue, stamp desc);
+alter table fairq.flows replica identity using index flows_key_idx;
 comment on index fairq.flows_key_idx is 'Ridden by _open_flows, _by_tenant, _pick (for tenants that are named), _foreseen and tenant_stats: a tenant''s flow, newest version first.';
 
 -- the pick order. The whole tie-break is in the index, so that a limit cuts between equals by the rule and not by luck;

@@ -26,6 +26,7 @@ create policy owner_does_all on fairq.flows to fairq_owner using (true) with che
 create policy owner_does_all on fairq.schedulers to fairq_owner using (true) with check (true);
 create policy owner_does_all on fairq.ticks to fairq_owner using (true) with check (true);
 create policy owner_does_all on fairq.settlements to fairq_owner using (true) with check (true);
+create policy owner_does_all on fairq.ready_picks to fairq_owner using (true) with check (true);
 create policy owner_does_all on fairq.access_grants to fairq_owner using (true) with check (true);
 
 -- the functions callers run
@@ -77,6 +78,10 @@ create policy api_removes on fairq.ticks for delete to fairq_api using (true);
 create policy api_reads on fairq.settlements for select to fairq_api using (true);
 create policy api_adds on fairq.settlements for insert to fairq_api with check (true);
 create policy api_removes on fairq.settlements for delete to fairq_api using (true);
+create policy api_reads on fairq.ready_picks for select to fairq_api using (true);
+create policy api_adds on fairq.ready_picks for insert to fairq_api with check (true);
+create policy api_locks on fairq.ready_picks for update to fairq_api using (true) with check (false);
+create policy api_removes on fairq.ready_picks for delete to fairq_api using (true);
 
 create policy api_reads on fairq.access_grants for select to fairq_api using (true);
 
@@ -115,4 +120,5 @@ create policy operator_reads on fairq.flows for select to fairq_operator using (
 create policy operator_reads on fairq.schedulers for select to fairq_operator using (true);
 create policy operator_reads on fairq.ticks for select to fairq_operator using (true);
 create policy operator_reads on fairq.settlements for select to fairq_operator using (true);
+create policy operator_reads on fairq.ready_picks for select to fairq_operator using (true);
 create policy operator_grants on fairq.access_grants to fairq_operator using (true) with check (true);

@@ -20,6 +20,7 @@ create table fairq.jobs (
     run_at        timestamptz      not null default clock_timestamp(),
     cost          double precision not null default 1,
     operation_key text,
+    traceparent   text,
     last_error    jsonb,
     created_at    timestamptz      not null default clock_timestamp(),
     changed_xid   xid8             not null default pg_current_xact_id(),
@@ -51,6 +52,7 @@ comment on column fairq.jobs.max_attempts is 'After this many failed attempts th
 comment on column fairq.jobs.run_at is 'Not before this moment; also the order within one priority.';
 comment on column fairq.jobs.cost is 'What the job costs its tenant where a queue charges by declared cost.';
 comment on column fairq.jobs.operation_key is 'The idempotency key it was enqueued under; see job_keys.';
+comment on column fairq.jobs.traceparent is 'The trace that the job belongs to, as its producer named it (W3C Trace Context); handed to every worker as it is.';
 comment on column fairq.jobs.last_error is 'Why the last attempt failed.';
 comment on column fairq.jobs.created_at is 'When it was enqueued.';
 comment on column fairq.jobs.changed_xid is 'The transaction that last gave the scheduler something to know about this job: its first feed.';
@@ -120,6 +122,7 @@ create table fairq.finished_jobs (
     run_at        timestamptz      not null,
     cost          double precision not null,
     operation_key text,
+    traceparent   text,
     last_error    jsonb,
     created_at    timestamptz      not null,
     started_at    timestamptz,
@@ -157,6 +160,7 @@ comment on column fairq.finished_jobs.max_attempts is 'As in jobs.';
 comment on column fairq.finished_jobs.run_at is 'As in jobs.';
 comment on column fairq.finished_jobs.cost is 'As in jobs.';
 comment on column fairq.finished_jobs.operation_key is 'As in jobs.';
+comment on column fairq.finished_jobs.traceparent is 'As in jobs.';
 comment on column fairq.finished_jobs.last_error is 'Why the last failed attempt failed.';
 comment on column fairq.finished_jobs.created_at is 'As in jobs.';
 comment on column fairq.finished_jobs.started_at is 'Start of the attempt that ended it; null if it never ran, or was cancelled between attempts.';
@@ -285,6 +289,7 @@ create table fairq.queues (
     retention        interval         not null default '7 days',
     retention_failed interval,
     notify           boolean          not null default false,
+    read_ahead       integer          not null default 0,
     constraint queues_pkey primary key (queue),
     constraint queues_name_not_empty check (queue <> ''),
     constraint queues_charge_known check (charge in ('time', 'jobs', 'cost')),
@@ -299,6 +304,7 @@ create table fairq.queues (
         backoff_base >= interval '0' and backoff_base <= backoff_cap and backoff_cap <= interval '365 days'
         and backoff_jitter between 0 and 1
     ),
+    constraint queues_read_ahead_in_range check (read_ahead between 0 and 1000),
     constraint queues_payload_limit_in_range check (payload_limit between 2 and 67108864),
     constraint queues_times_in_range check (
         key_ttl > interval '0' and key_ttl <= interval '3650 days'
@@ -327,6 +333,7 @@ comment on column fairq.queues.key_ttl is 'How long an idempotency key stands th
 comment on column fairq.queues.retention is 'How long ended jobs are kept; see maintain().';
 comment on column fairq.queues.retention_failed is 'How long those are kept that are dead or were cancelled; null: as long as the others.';
 comment on column fairq.queues.notify is 'Wake listeners when a job arrives in a queue that a worker found empty. Off by default: a NOTIFY takes a lock of the whole database at commit.';
+comment on column fairq.queues.read_ahead is 'How many jobs a claim may pick beyond its own, so that the claims that follow need not wait for the queue''s lock. The order is the same, but who arrives meanwhile comes after them. 0: none.';
 
 create table fairq.tenants (
     queue       text             collate "C" not null,
@@ -464,6 +471,7 @@ create table fairq.ticks (
     mean              double precision,
     tokens            double precision,
     tokens_at         timestamptz,
+    ready_floor       bigint      not null default 0,
     constraint ticks_pkey primary key (queue, tick_id)
 ) with (
     autovacuum_vacuum_scale_factor = 0.02
@@ -492,6 +500,7 @@ comment on column fairq.ticks.activations is 'Flows that became backlogged, ever
 comment on column fairq.ticks.mean is 'Milliseconds attempts of the queue take: moving average of weight 1/8; null before the first.';
 comment on column fairq.ticks.tokens is 'Tokens in the queue''s own bucket at tokens_at; null without a rate.';
 comment on column fairq.ticks.tokens_at is 'When they were counted.';
+comment on column fairq.ticks.ready_floor is 'No pick that is ready was dispatched before: where claims begin to look for one. 0: none is.';
 comment on column fairq.ticks.found_empty is 'The claim found less than it asked for: the next enqueue may wake listeners.';
 
 create table fairq.settlements (
@@ -504,11 +513,30 @@ create table fairq.settlements (
 );
 alter table fairq.settlements enable row level security;
 alter table fairq.settlements force row level security;
+-- where somebody publishes all tables, deletes from one without an identity are refused, and with them every claim
+alter table fairq.settlements replica identity full;
 
 comment on table fairq.settlements is 'Attempts that ended, or were renewed beyond what was prepaid, for the scheduler to know: its second feed. The look that reads a row deletes it.';
 comment on column fairq.settlements.queue is 'The queue.';
 comment on column fairq.settlements.ended_xid is 'The transaction that says so.';
 comment on column fairq.settlements.endings is 'Who ended how many, and what they cost beyond what was prepaid: one row for all that end in a call, however many tenants they are of.';
+
+create table fairq.ready_picks (
+    queue    text         collate "C" not null,
+    dispatch bigint       not null,
+    jobs     fairq.pick[] not null,
+    constraint ready_picks_pkey primary key (queue, dispatch),
+    constraint ready_picks_not_empty check (cardinality(jobs) > 0)
+) with (
+    autovacuum_vacuum_scale_factor = 0.02
+);
+alter table fairq.ready_picks enable row level security;
+alter table fairq.ready_picks force row level security;
+
+comment on table fairq.ready_picks is 'Jobs that a claim has picked for the claims that follow (queues.read_ahead): chosen, charged and counted, and still queued. A row is what one claim takes.';
+comment on column fairq.ready_picks.queue is 'The queue.';
+comment on column fairq.ready_picks.dispatch is 'Number of the first of them in the order of dispatch.';
+comment on column fairq.ready_picks.jobs is 'The picks, in turn. Null prices: the queue did not charge by time.';
 
 -- who may do what, beyond the right to call a function
 
@@ -545,6 +573,7 @@ create type fairq.tenant_news as (
     elapsed   numeric,
     extra     numeric,
     refund    numeric,
+    returned  numeric,
     row_id    tid,
     flow      fairq.flows,
     wish      fairq.tenants

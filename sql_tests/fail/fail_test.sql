@@ -44,7 +44,7 @@ select is(
     jsonb_build_object(
         'job_id', h.job_id, 'queue', 'default', 'tenant', 'a', 'task', 'work', 'payload', '{}'::jsonb, 'priority', 2,
         'state', 'dead',
-        'attempts', 1, 'max_attempts', 3, 'cost', 1, 'operation_key', null, 'last_error',
+        'attempts', 1, 'max_attempts', 3, 'cost', 1, 'operation_key', null, 'traceparent', null, 'last_error',
         '{"message": "x", "length": 1}'::jsonb,
         'lease_owner', 'worker', 'result', null
     ),

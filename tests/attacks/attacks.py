@@ -46,7 +46,7 @@ ALLOWED = {
     "fairq_operator": {
         "release_expired_jobs", "promote_due_jobs", "cancel_job", "retry_job", "reschedule_job", "prune", "set_tenant",
         "pause_tenant", "resume_tenant", "purge_tenant", "set_queue", "queue_stats", "tenant_stats", "explain_wait",
-        "get_job",
+        "get_job", "dead_jobs",
     },
 }  # fmt: skip
 FORGED = (

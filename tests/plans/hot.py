@@ -52,6 +52,11 @@ HOT = {
     "select f.vtime, f.charge, f.served, f.tenant from fairq.flows as f": {"flows_pick_idx"},
     "delete from fairq.ticks": {"ticks_pkey"},
     "coalesce(c.payload, (select j.payload from fairq.jobs as j where j.job_id": {"jobs_pkey"},
+    # claim: what is ready
+    "with first as ( select r.ctid": {"ready_picks_pkey", "ticks_pkey", "tenants_pkey"},
+    "with free as ( select r.ctid": {"ready_picks_pkey"},
+    "select p.job_id from fairq.ready_picks as r": {"ready_picks_pkey"},
+    "select j.ctid, j.state from fairq.jobs as j where j.job_id = v_pick.job_id": {"jobs_pkey"},
     # renew, fail, release: the lease
     "select l.* from fairq.leases as l where l.job_id = p_job_id for update": {"leases_pkey"},
     "update fairq.leases as l set -- a shorter renewal": {"leases_pkey"},

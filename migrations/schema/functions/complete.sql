@@ -48,7 +48,7 @@ begin
         insert into fairq.settlements (queue, endings)
         select
             s.queue,
-            array_agg(row(s.tenant, s.epoch, s.ended, s.measured, s.elapsed, s.extra, s.refund)::fairq.ending)
+            array_agg(row(s.tenant, s.epoch, s.ended, s.measured, s.elapsed, s.extra, s.refund, 0)::fairq.ending)
         from (
             select
                 h.queue, h.tenant, h.epoch, count(*) as ended, count(h.prepaid) as measured,
@@ -79,12 +79,12 @@ begin
     ), kept as (
         insert into fairq.finished_jobs (
             job_id, queue, tenant, task, payload, priority, state, attempts, max_attempts, run_at, cost, operation_key,
-            last_error, created_at, started_at, finished_at, lease_owner, token_hash, result
+            traceparent, last_error, created_at, started_at, finished_at, lease_owner, token_hash, result
         )
         select
             g.job_id, g.queue, g.tenant, g.task, g.payload, g.priority, 'succeeded', g.attempt, g.max_attempts,
-            g.run_at, g.cost, g.operation_key, g.last_error, g.created_at, g.started_at, g.now_held, g.lease_owner,
-            sha256(uuid_send(g.lease_token)), p_results[g.at]
+            g.run_at, g.cost, g.operation_key, g.traceparent, g.last_error, g.created_at, g.started_at, g.now_held,
+            g.lease_owner, sha256(uuid_send(g.lease_token)), p_results[g.at]
         from gone as g
     )
     select

@@ -236,6 +236,9 @@ begin
     if p_new.payload_limit not between 2 and 67108864 then
         perform fairq._refuse('p_payload_limit', p_new.payload_limit::text, 'a number of bytes from 2 to 67108864');
     end if;
+    if p_new.read_ahead not between 0 and 1000 then
+        perform fairq._refuse('p_read_ahead', p_new.read_ahead::text, 'a number of jobs from 0 to 1000');
+    end if;
     perform fairq._check_span('p_key_ttl', p_new.key_ttl, interval '1 microsecond', interval '3650 days');
     perform fairq._check_span('p_retention', p_new.retention, interval '0', interval '3650 days');
     if p_new.retention_failed is not null then
@@ -263,7 +266,8 @@ create or replace function fairq.set_queue(
     p_key_ttl          interval default null,
     p_retention        interval default null,
     p_notify           boolean default null,
-    p_retention_failed interval default null
+    p_retention_failed interval default null,
+    p_read_ahead       integer default null
 )
     returns void
     language plpgsql
@@ -304,6 +308,7 @@ begin
         else coalesce(p_retention_failed, v_new.retention_failed)
     end;
     v_new.notify           := coalesce(p_notify, v_new.notify);
+    v_new.read_ahead       := coalesce(p_read_ahead, v_new.read_ahead);
     perform fairq._check_settings(v_new);
 
     insert into fairq.queues as q select v_new.*
@@ -313,15 +318,16 @@ begin
         burst = excluded.burst, default_lease = excluded.default_lease, longest_lease = excluded.longest_lease,
         max_attempts = excluded.max_attempts, backoff_base = excluded.backoff_base, backoff_cap = excluded.backoff_cap,
         backoff_jitter = excluded.backoff_jitter, payload_limit = excluded.payload_limit, key_ttl = excluded.key_ttl,
-        retention = excluded.retention, retention_failed = excluded.retention_failed, notify = excluded.notify;
+        retention = excluded.retention, retention_failed = excluded.retention_failed, notify = excluded.notify,
+        read_ahead = excluded.read_ahead;
 end
 $fn$;
-comment on function fairq.set_queue(text, boolean, text, integer, double precision, integer, interval, interval, integer, interval, interval, double precision, integer, interval, interval, boolean, interval) is 'Changes the settings given of a queue, or of all queues without settings of their own (*).';
+comment on function fairq.set_queue(text, boolean, text, integer, double precision, integer, interval, interval, integer, interval, interval, double precision, integer, interval, interval, boolean, interval, integer) is 'Changes the settings given of a queue, or of all queues without settings of their own (*).';
 revoke all on function fairq.set_queue(
     text, boolean, text, integer, double precision, integer, interval, interval, integer, interval, interval,
-    double precision, integer, interval, interval, boolean, interval
+    double precision, integer, interval, interval, boolean, interval, integer
 ) from public;
 grant execute on function fairq.set_queue(
     text, boolean, text, integer, double precision, integer, interval, interval, integer, interval, interval,
-    double precision, integer, interval, interval, boolean, interval
+    double precision, integer, interval, interval, boolean, interval, integer
 ) to fairq_operator;
