@@ -203,7 +203,8 @@ where t.mean is not null
   and l.lease_expires_at - clock_timestamp() > greatest(interval '10 minutes', make_interval(secs => t.mean / 10))
 
 -- name: O8 counts of the scheduler
--- in one snapshot: what the scheduler believes to run is what runs and what has ended without its knowing yet
+-- in one snapshot: what the scheduler believes to run is what runs, what is picked for the next claims, and what has ended
+-- without its knowing yet
 select
     'error' as severity, format('queue %s', q.queue) as subject,
     format('the scheduler counts %s jobs that run, and there are %s: caps do not hold', t.running, n.running) as what,
@@ -217,7 +218,8 @@ cross join lateral (
         (select count(*) from (select from fairq.leases as l where l.queue = q.queue limit 100000) as c)
         + coalesce((
             select sum((e).ended) from fairq.settlements as s cross join unnest(s.endings) as e where s.queue = q.queue
-        ), 0) as running
+        ), 0)
+        + coalesce((select sum(cardinality(r.jobs)) from fairq.ready_picks as r where r.queue = q.queue), 0) as running
 ) as n
 where t.running <> n.running and n.running < 100000
 
@@ -232,7 +234,7 @@ select
 from pg_stat_user_tables as t
 join pg_class as c on c.oid = t.relid
 where c.relnamespace = 'fairq'::regnamespace
-  and c.relname in ('jobs', 'leases', 'flows', 'ticks', 'settlements', 'job_keys')
+  and c.relname in ('jobs', 'leases', 'flows', 'ticks', 'settlements', 'ready_picks', 'job_keys')
   and t.n_dead_tup > 10000 and t.n_dead_tup > 2 * t.n_live_tup
 
 -- name: O10 locks of queues

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING
@@ -15,12 +13,9 @@ from psycopg.conninfo import make_conninfo
 import fairq_schema
 from fairq_schema import cli
 from tests.support import storm, wait_until
-from tests.support.binaries import run_as
-from tests.support.servers import temporary_folder
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from pathlib import Path
+    from collections.abc import Callable
 
     from fairq_schema import Hazard
     from tests.support import Database
@@ -202,10 +197,10 @@ def test_what_outlives_sessions(start_server: Callable[..., LocalServer]) -> Non
 def test_a_standby_that_feeds_back(start_server: Callable[..., LocalServer]) -> None:
     """A long query there holds rows here."""
     server = start_server(durable=True, autovacuum="on", wal_level="replica")
+    feedback = {"hot_standby_feedback": "on", "wal_receiver_status_interval": "1s"}
     with (
         server.databases.clone() as db,
-        _standby(server) as standby,
-        psycopg.connect(make_conninfo(standby, dbname=db.dbname)) as reader,
+        psycopg.connect(start_server(copy_of=server, **feedback).dsn(db.dbname)) as reader,
     ):
         reader.execute("set transaction isolation level repeatable read")
         reader.execute("select count(*) from fairq.jobs")
@@ -218,44 +213,8 @@ def test_a_standby_that_feeds_back(start_server: Callable[..., LocalServer]) -> 
             return [each.what for each in found if each.subject.startswith("standby")]
 
         assert "a query on this standby" in wait_until(said, "the standby to feed back")[0]
-        on_standby = fairq_schema.doctor(make_conninfo(standby, dbname=db.dbname), only="operation")
+        on_standby = fairq_schema.doctor(reader.info.dsn, only="operation")
         assert ("O14", "info") in {(each.hazard, each.severity) for each in on_standby}
-
-
-@contextmanager
-def _standby(server: LocalServer) -> Iterator[str]:
-    folder = temporary_folder()
-    data: Path = folder / "standby"
-    copy = ["pg_basebackup", "-D", str(data), "-d", server.maintenance_dsn, "-R", "--checkpoint=fast", "--no-sync"]
-    subprocess.run([server.bin / copy[0], *copy[1:]], check=True, capture_output=True, **run_as())
-    settings = (
-        "hot_standby_feedback=on",
-        "wal_receiver_status_interval=1s",
-        "listen_addresses=",
-        "max_connections=200",
-    )
-    options = [word for setting in settings for word in ("-c", setting)]
-    process = subprocess.Popen(
-        [server.bin / "postgres", "-D", str(data), "-k", str(folder), *options],
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-        **run_as(),
-    )
-    dsn = make_conninfo(server.maintenance_dsn, host=str(folder))
-
-    def lets_in() -> bool:
-        try:
-            psycopg.connect(dsn).close()
-        except psycopg.OperationalError:
-            return False
-        return True
-
-    try:
-        wait_until(lets_in, "the standby to let somebody in", timeout=120)
-        yield dsn
-    finally:
-        process.terminate()
-        process.wait(60)
 
 
 def test_an_index_that_was_not_finished(db: Database) -> None:
