@@ -10,6 +10,7 @@ import importlib
 import json
 import sys
 import warnings
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -22,10 +23,10 @@ from fairq_schema._metrics import FILES, text_for
 from fairq_schema._roles import parse
 from fairq_schema._tenant import PROVIDERS
 from fairq_schema._top import ORDERS, Wanted, look
-from fairq_schema.errors import MissingExtraError, NewerDatabaseWarning
+from fairq_schema.errors import MissingExtraError, NewerDatabaseWarning, TenantProviderWarning
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
 
 _NOTHING = "nothing to apply"
@@ -60,16 +61,24 @@ def _apply(to: str | None, dry_run: bool, tenant: str | None, **rest: Any) -> in
             print(f"would know the tenant by {tenant}")
         return 0
     how = _connection_and_roles(**rest)
-    with warnings.catch_warnings(record=True) as told:
-        warnings.simplefilter("always", NewerDatabaseWarning)
+    with _warnings_told():
         applied = fairq_schema.apply(to=to, **how)
-    for warning in told:
-        print(f"fairq: {warning.message}", file=sys.stderr)
     print("\n".join(f"applied {name}" for name in applied) or _NOTHING)
     if tenant:
-        before = fairq_schema.set_tenant_provider(provider=tenant, **how)
+        with _warnings_told():
+            before = fairq_schema.set_tenant_provider(provider=tenant, **how)
         print(f"the tenant is known by {tenant}" + (f", no longer by {before}" if before != tenant else ""))
     return 0
+
+
+@contextmanager
+def _warnings_told() -> Iterator[None]:
+    with warnings.catch_warnings(record=True) as told:
+        for each in (NewerDatabaseWarning, TenantProviderWarning):
+            warnings.simplefilter("always", each)
+        yield
+    for warning in told:
+        print(f"fairq: {warning.message}", file=sys.stderr)
 
 
 def _adopt(**rest: Any) -> int:  # noqa: ANN401
