@@ -325,3 +325,42 @@ select
     'since when other sessions hold snapshots and locks, this login does not see (O1, O10)' as what,
     format('grant pg_monitor to %I;', session_user) as remedy
 where not pg_has_role('pg_read_all_stats', 'usage')
+
+-- name: O16 upkeep
+-- maintain() leaves a job that has ended to its partition, until twice its retention
+select
+    'warning' as severity, format('queue %s', q.queue) as subject,
+    format('jobs that ended at %s are still there; the retention is %s', date_trunc('second', o.finished_at), w.longest) as what,
+    'run fairq maintain every few minutes (cron, pg_cron or a worker), and see which task lags' as remedy
+from (select s.queue from fairq.schedulers as s) as q
+cross join lateral (
+    select greatest(r.retention, r.retention_failed) as longest from fairq.queues as r
+    where r.queue in (q.queue, '*') order by r.queue = '*' limit 1
+) as w
+cross join lateral (
+    select least(
+        (
+            select f.finished_at from fairq.finished_jobs as f
+            where f.queue = q.queue and f.state = 'succeeded' order by f.finished_at limit 1
+        ),
+        (
+            select f.finished_at from fairq.finished_jobs as f
+            where f.queue = q.queue and f.state <> 'succeeded' order by f.finished_at limit 1
+        )
+    ) as finished_at
+) as o
+where o.finished_at < clock_timestamp() - 2 * w.longest - interval '1 day'
+union all
+select
+    'warning', 'job_keys', format('keys that expired at %s are still there', date_trunc('second', k.expires_at)),
+    'run fairq maintain every few minutes (cron, pg_cron or a worker), and see which task lags'
+from (select j.expires_at from fairq.job_keys as j order by j.expires_at limit 1) as k
+where k.expires_at < clock_timestamp() - interval '1 day'
+union all
+select
+    'error', c.oid::regclass::text,
+    format('it has %s partitions of 4: what belongs into one that is missing goes to partition 0', n.partitions),
+    'fairq check says which; attach it again, with its constraints and rights'
+from pg_class as c
+cross join lateral (select count(*) as partitions from pg_inherits as i where i.inhparent = c.oid) as n
+where c.relnamespace = 'fairq'::regnamespace and c.relkind = 'p' and n.partitions <> 4

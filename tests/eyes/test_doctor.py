@@ -92,7 +92,7 @@ def test_who_sees_less_is_told_so(db: Database) -> None:
     assert codes(findings(db, user=db.login("fairq_operator"))) == {("O15", "info")}
     notes = findings(db, user=db.login())
     assert codes(notes) == {("O15", "info")}
-    assert any("O5, O7, O8, O10, O12" in each.what and "fairq_operator" in each.remedy for each in notes)
+    assert any("O5, O7, O8, O10, O12, O16" in each.what and "fairq_operator" in each.remedy for each in notes)
 
 
 @dataclass(frozen=True)
@@ -124,6 +124,9 @@ CASES = [
         "O5", "error", "update fairq.leases set lease_expires_at = clock_timestamp() + interval '2 hours'", heals=False
     ),
     Case("O8", "error", "delete from fairq.leases", heals=False),
+    Case("O16", "warning", "update fairq.finished_jobs set finished_at = now() - interval '16 days'", heals=False),
+    Case("O16", "warning", "update fairq.job_keys set expires_at = now() - interval '2 days'", heals=False),
+    Case("O16", "error", "alter table fairq.finished_jobs detach partition fairq.finished_jobs_3", heals=False),
 ]
 
 
@@ -131,7 +134,9 @@ CASES = [
 def test_what_hurts_is_found(db: Database, case: Case) -> None:
     """And nothing else with it; where the remedy is a statement, it heals."""
     names = {"worker": db.login("fairq_worker"), "producer": db.login("fairq_producer"), "db": db.dbname}
+    db.enqueue("a", key="k")
     db.given_jobs("a", 3)
+    db.complete_all(db.claim(1))
     db.claim(1, lease=timedelta(minutes=1))
     assert findings(db) == []
     db.execute(case.statement.format(**names))
