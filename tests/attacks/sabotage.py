@@ -53,7 +53,7 @@ CALLER = "case when current_setting('role') = 'none' then session_user::text els
 HAS_ROLE = "and pg_has_role(p_caller::name, to_regrole(quote_ident(a.role_name))::oid, 'usage')"
 PAYLOAD = "octet_length(p_job.payload::text) > p_settings.payload_limit"
 ENQUEUE = """fairq.enqueue_job(
-    text, text, jsonb, text, timestamptz, interval, integer, integer, text, interval, double precision
+    text, text, jsonb, text, timestamptz, interval, integer, integer, text, interval, double precision, text
 )"""
 OWN = "tenant = (select fairq.current_tenant_id())"
 OPEN = f"{OWN} or (select fairq.current_tenant_id()) is null"

@@ -90,10 +90,14 @@ declare
     v_is_good boolean := fairq._check_name('p_tenant', v_tenant, 200);
 begin
     if v_tenant <> all(v_granted) and v_granted <> '{*}' then
-        raise exception '% is not granted to this role for this queue and tenant', p_verb
+        raise exception '% is not granted to role % for queue % and tenant %',
+            p_verb, fairq._caller(), left(p_queue, 100), left(v_tenant, 100)
             using
                 errcode = '42501',
-                hint = 'An operator grants it with a row in access_grants.';
+                hint = format(
+                    'An operator grants it with a row in access_grants: (role_name, verb, queue, tenant) = '
+                    '(%L, %L, %L, %L).', fairq._caller(), p_verb, left(p_queue, 100), left(v_tenant, 100)
+                );
     end if;
     return v_tenant;
 end
