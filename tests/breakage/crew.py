@@ -180,7 +180,8 @@ class Crew:
         before = {client: client.turns for client in self.clients}
         wait_until(
             lambda: self._fault() or all(client.turns >= before[client] + 2 for client in self.clients),
-            "each client to go on", 120,
+            "each client to go on",
+            120,
         )
 
     @property
@@ -237,7 +238,8 @@ def is_one_gap(kept: list[bool]) -> bool:
     return sum(before and not after for before, after in pairwise([True, *kept])) <= 1
 
 
-def prepare(db: Database) -> None:
+def prepare(db: Database, read_ahead: int = 0) -> None:
     """A cap, and a table for the effects of jobs."""
+    db.set_queue(read_ahead=read_ahead)
     db.set_tenant("capped", max_running=CAP)
     db.execute(PREPARE)

@@ -37,23 +37,23 @@ $fn$;
 comment on function fairq._refuse_log_change() is 'Trigger: refuses every change of job_log but the retirement of a job''s rows once the job itself is gone, and a move to another partition.';
 revoke all on function fairq._refuse_log_change() from public;
 
-create trigger job_log_rows_stay
+create or replace trigger job_log_rows_stay
 before update or delete on fairq.job_log
 for each row execute function fairq._refuse_log_change();
-create trigger job_log_table_stays
+create or replace trigger job_log_table_stays
 before truncate on fairq.job_log
 for each statement execute function fairq._refuse_log_change();
 -- of one partition by itself; that of rows they have from job_log
-create trigger job_log_table_stays
+create or replace trigger job_log_table_stays
 before truncate on fairq.job_log_0
 for each statement execute function fairq._refuse_log_change('0');
-create trigger job_log_table_stays
+create or replace trigger job_log_table_stays
 before truncate on fairq.job_log_1
 for each statement execute function fairq._refuse_log_change('1');
-create trigger job_log_table_stays
+create or replace trigger job_log_table_stays
 before truncate on fairq.job_log_2
 for each statement execute function fairq._refuse_log_change('2');
-create trigger job_log_table_stays
+create or replace trigger job_log_table_stays
 before truncate on fairq.job_log_3
 for each statement execute function fairq._refuse_log_change('3');
 -- always: also for a session that replays as a replica
