@@ -99,9 +99,10 @@ comment on column fairq.leases.epoch is 'The flow''s lift epoch at the start: a 
 comment on column fairq.leases.dispatch is 'Number in the order of dispatch, given under the queue''s lock; with gaps.';
 
 -- What has ended, and the log, lie in four partitions each, which are written in turns: one for a stretch of time, then
--- the next. When every row of the oldest is past its time it is emptied whole, and its turn comes again (see maintain()).
--- No partition is ever made or dropped, so none can be missing, all of them have their rights from the first day on, a
--- lookup by id is four probes whatever the retention, and emptying one locks no table that a worker writes.
+-- the next. When every row of the oldest is past its time it is emptied whole, and then its turn comes again; see
+-- functions/maintain.sql. No partition is ever made or dropped: so none can be missing, all have their fences from the
+-- first day on, a lookup by id is four probes whatever the retention, and what empties one locks nothing that workers
+-- write.
 
 create sequence fairq.slot_seq minvalue 0;
 comment on sequence fairq.slot_seq is 'The partition that is written: the value modulo 4. The value divided by 4 is since when, in seconds of the epoch. Null at first: partition 0.';

@@ -156,3 +156,19 @@ create type fairq.wait_reason as (
     picks    bigint
 );
 comment on type fairq.wait_reason is 'The answer of explain_wait(). reason: not_found, finished, running, lease_expired, not_due, queue_paused, queue_at_cap, queue_rate_limited, tenant_paused, tenant_at_cap, tenant_rate_limited, not_looked_at, in_line or ready (picked ahead, for the next claim to take). until: when this reason ends by itself. ahead: jobs of its own tenant before it. picks: jobs of all tenants before it, about.';
+
+create type fairq.upkeep as (
+    task text,
+    done bigint,
+    lags boolean,
+    why  text
+);
+comment on type fairq.upkeep is 'What a slice of upkeep did: the task, or table, or queue; how many; whether something is left that is due, and why.';
+
+create type fairq.right_count as (
+    tenant      text,
+    running     bigint,
+    backlogged  bigint,
+    milliweight bigint
+);
+comment on type fairq.right_count is 'What a count of the scheduler should be: of a tenant what runs; of *, the queue, the others too. Internal.';

@@ -683,6 +683,7 @@ def a_claim_that_is_rolled_back_never_was(db: Database) -> None:
 CHANGES = [
     "update fairq.job_log set attempt = 0", "delete from fairq.job_log", "truncate fairq.job_log",
     "truncate fairq.jobs, fairq.job_log cascade",
+    "update fairq.job_log_0 set attempt = 0", "delete from fairq.job_log_0", "truncate fairq.job_log_0",
 ]  # fmt: skip
 
 

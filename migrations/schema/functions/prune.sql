@@ -83,7 +83,7 @@ comment on function fairq._prune_queue(text, timestamptz, timestamptz, integer) 
 revoke all on function fairq._prune_queue(text, timestamptz, timestamptz, integer) from public;
 
 create or replace function fairq._prune_flows(p_limit integer, p_now timestamptz)
-    returns void
+    returns integer
     language plpgsql
     set search_path = pg_catalog, pg_temp
 as $fn$
@@ -94,6 +94,8 @@ as $fn$
 -- Index:  flows_pick_idx, the end that is not eligible.
 declare
     v_queue text;
+    v_gone  integer;
+    v_total integer := 0;
 begin
     for v_queue in select s.queue from fairq.schedulers as s order by s.queue loop
         perform from fairq.schedulers as s where s.queue = v_queue for update skip locked;
@@ -110,11 +112,39 @@ begin
             limit p_limit
         )
         delete from fairq.flows as f using idle as i where f.ctid = i.row_id;
+        get diagnostics v_gone = row_count;
+        v_total := v_total + v_gone;
     end loop;
+    return v_total;
 end
 $fn$;
-comment on function fairq._prune_flows(integer, timestamptz) is 'Removes flows nobody needs. Internal.';
+comment on function fairq._prune_flows(integer, timestamptz) is 'Removes flows nobody needs; returns how many. Internal.';
 revoke all on function fairq._prune_flows(integer, timestamptz) from public;
+
+create or replace function fairq._prune_keys(p_limit integer, p_now timestamptz)
+    returns integer
+    language plpgsql
+    set search_path = pg_catalog, pg_temp
+as $fn$
+-- Locks:  job_keys' rows, skipping those held by others.
+-- Index:  job_keys_prune_idx.
+declare
+    v_keys integer;
+begin
+    with old as materialized (
+        select k.ctid as row_id from fairq.job_keys as k
+        where k.expires_at < p_now
+        order by k.expires_at
+        limit p_limit
+        for update skip locked
+    )
+    delete from fairq.job_keys as k using old as o where k.ctid = o.row_id;
+    get diagnostics v_keys = row_count;
+    return v_keys;
+end
+$fn$;
+comment on function fairq._prune_keys(integer, timestamptz) is 'Removes expired keys. Internal.';
+revoke all on function fairq._prune_keys(integer, timestamptz) from public;
 
 create or replace function fairq.prune(p_limit integer default 10000)
     returns integer
@@ -132,7 +162,6 @@ as $fn$
 -- not ended.
 --
 -- Locks:  finished_jobs' and job_keys' rows, skipping those held by others; then each queue's lock, if it is free.
--- Index:  job_keys_prune_idx.
 -- Raises: 22023 when p_limit is out of range.
 declare
     v_now      timestamptz := clock_timestamp();
@@ -157,15 +186,7 @@ begin
         exit when v_jobs >= p_limit;
     end loop;
 
-    with old as materialized (
-        select k.ctid as row_id from fairq.job_keys as k
-        where k.expires_at < v_now
-        order by k.expires_at
-        limit p_limit
-        for update skip locked
-    )
-    delete from fairq.job_keys as k using old as o where k.ctid = o.row_id;
-    get diagnostics v_keys = row_count;
+    v_keys := fairq._prune_keys(p_limit, v_now);
     perform fairq._prune_flows(p_limit, v_now);
     return v_jobs + v_keys;
 end
