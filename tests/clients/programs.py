@@ -34,7 +34,8 @@ class Program:
     completes: str = "complete_job"
     # texts of it, each with what a test writes in its place
     forgets_to_undo: tuple[str, str] = ("", "")
-    listens: bool = True
+    # none for who cannot listen
+    hourly: tuple[str, str] | None = None
     environment: dict[str, str] = field(default_factory=dict)
 
     def __str__(self) -> str:
@@ -66,36 +67,43 @@ class Program:
 PYTHON = sys.executable
 PROGRAMS = [
     Program(
-        "bash", "worker.sh", ("bash", "worker.sh"), listens=False,
-        forgets_to_undo=("    \\if :held\n        commit;\n    \\endif\"", "    commit;\""),
+        "bash", "worker.sh", ("bash", "worker.sh"),
+        forgets_to_undo=('    \\if :held\n        commit;\n    \\endif"', '    commit;"'),
     ),
     Program(
         "psycopg", "worker.py", (PYTHON, "worker.py"),
         forgets_to_undo=(", lease).fetchone()[0]:\n", ", lease).fetchone():\n"),
+        hourly=("timeout=1,", "timeout=3600,"),
     ),
     Program(
         "psycopg", "worker_async.py", (PYTHON, "worker_async.py"),
         forgets_to_undo=("await done.fetchone())[0]", "await done.fetchone())"),
+        hourly=("timeout=1,", "timeout=3600,"),
     ),
     Program(
         "asyncpg", "worker.py", (PYTHON, "worker.py"),
         forgets_to_undo=("if not await conn.fetchval(", "if not await conn.fetchrow("),
+        hourly=("0 if jobs else 1,", "0 if jobs else 3600,"),
     ),
     Program(
         "sqlalchemy", "worker.py", (PYTHON, "worker.py"),
         forgets_to_undo=("if not session.scalar(", "if not session.execute("),
+        hourly=("timeout=1,", "timeout=3600,"),
     ),
     Program(
         "django", "letters/management/commands/run_worker.py", (PYTHON, "-m", "django", "run_worker"),
         environment={"DJANGO_SETTINGS_MODULE": "settings", "PYTHONPATH": "."},
         forgets_to_undo=("set_rollback(complete == [(False,)])", "set_rollback(complete == [])"),
+        hourly=("timeout=1,", "timeout=3600,"),
     ),
     Program(
         "node", "worker.mjs", ("node", "worker.mjs"),
         forgets_to_undo=("rows[0].held ? 'commit'", "rows.length ? 'commit'"),
+        hourly=("sleep(1000)", "sleep(3600000)"),
     ),
     Program(
-        "postgrest", "worker.py", (PYTHON, "worker.py"), completes="finish_letter", listens=False,
+        "postgrest", "worker.py", (PYTHON, "worker.py"), completes="finish_letter",
+        forgets_to_undo=('rpc("finish_letter", schema="api"', 'rpc("forgetful", schema="api"'),
         environment={"LEASE": "2"},
     ),
 ]  # fmt: skip
@@ -133,6 +141,14 @@ class Running:
         """True, or the error that ended it."""
         assert self.process.poll() is None, f"{self.owner} ended with {self.process.returncode}: {self.said()}"
         return True
+
+    def pause(self) -> None:
+        """SIGSTOP to all of it."""
+        os.killpg(self.process.pid, signal.SIGSTOP)
+
+    def go_on(self) -> None:
+        """SIGCONT."""
+        os.killpg(self.process.pid, signal.SIGCONT)
 
     def leave(self) -> None:
         """SIGTERM, and a good end."""

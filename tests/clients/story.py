@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from contextlib import contextmanager
-from dataclasses import dataclass, field
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +14,7 @@ from .gateway import gateway
 from .programs import EXAMPLES, Running, running, url
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
     from pathlib import Path
 
     from tests.support import Database, Session
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from .programs import Program
 
 A_LONG_TIME = 3600
+TIMEOUT = 120
 TENANTS = ("amber", "birch", "cedar")
 
 
@@ -33,7 +34,6 @@ class World:
     program: Program
     copied: Path
     environment: dict[str, str]
-    edits: tuple[tuple[str, str], ...] = field(default=())
 
     def enqueue(self, tenant: str, letter: int | None, seconds: float = 0, **options: Any) -> int:
         """A job of so many seconds; without a letter it fails."""
@@ -42,8 +42,17 @@ class World:
 
     @contextmanager
     def workers(self, *owners: str) -> Iterator[list[Running]]:
-        """Workers of these names."""
-        with running(self.program, self.copied, self.environment, *owners) as started:
+        """Workers of these names; of several, each has done a job, so that it is known to be up."""
+        with ExitStack() as stack:
+            started: list[Running] = []
+            for owner in owners:
+                for worker in started:
+                    worker.pause()
+                started += stack.enter_context(running(self.program, self.copied, self.environment, owner))
+                if len(owners) > 1:
+                    self.becomes(self.enqueue("warm-up", 1), "succeeded", *started)
+            for worker in started:
+                worker.go_on()
             yield started
 
     def becomes(self, job: int, state: str, *workers: Running) -> dict[str, Any]:
@@ -51,7 +60,7 @@ class World:
         wait_until(
             lambda: all(worker.lives() for worker in workers) and self.db.state(job) == state,
             f"job {job} to be {state}",
-            timeout=30,
+            timeout=TIMEOUT,
         )
         return self.db.job(job)
 
@@ -64,30 +73,29 @@ class World:
         return int(self.db.value("select count(*) from sent where job_id = %s", job))
 
     def in_the_middle_of_completing(self, holder: Session, *workers: Running) -> tuple[int, Running]:
-        """
-        A job whose worker has done everything but to complete it: it waits for the row of its lease.
-
-        The worker may be done before the row is had; then another job, which takes longer.
-        """
+        """A job whose worker has done all but to complete it, and waits for the lease's row until `holder` lets go."""
         names = {worker.owner: worker for worker in workers}
-        for seconds in (1, 4, 16, 64):
-            job = self.enqueue("birch", 1000 + seconds, seconds)
-            self.becomes(job, "running", *workers)
-            rows = holder.rows("select lease_owner from fairq.leases where job_id = %s for update", job)
-            if rows:
-                break
-            holder.conn.rollback()
-        # perhaps behind a renewal that waits for the same row
-        waits = """
+        gate = self.db.session(autocommit=False)
+        gate.execute("lock table sent in share mode")
+        job = self.enqueue("birch", 1000)
+        at_the_gate = "select count(*) from pg_locks where relation = 'sent'::regclass and not granted"
+        self._waits(at_the_gate, *workers)
+        query = "select lease_owner from fairq.leases where job_id = %s for update"
+        owner = holder.value(query, job)
+        gate.conn.rollback()
+        completes = """
             select count(*) from pg_stat_activity as a
             where a.datname = current_database() and a.wait_event_type = 'Lock' and a.query ~ %s
         """
+        self._waits(completes, *workers, arguments=[self.program.completes])
+        return job, names[owner]
+
+    def _waits(self, query: str, *workers: Running, arguments: Sequence[Any] = ()) -> None:
         wait_until(
-            lambda: all(worker.lives() for worker in workers) and self.db.value(waits, self.program.completes),
-            "the job to be completed",
-            timeout=30,
+            lambda: all(worker.lives() for worker in workers) and self.db.value(query, *arguments),
+            f"a worker to wait: {query}",
+            timeout=TIMEOUT,
         )
-        return job, names[rows[0].lease_owner]
 
 
 @contextmanager
@@ -112,7 +120,7 @@ def world(
         yield World(db, program, copied, {"DATABASE_URL": direct, "LISTEN_URL": direct})
 
 
-def check_leases_are_renewed_and_jobs_change_hands(w: World) -> None:
+def check_leases_are_renewed_and_jobs_change_hands(w: World, patience: float = TIMEOUT) -> None:
     """
     A job that is longer than its lease stays with its worker; others are done meanwhile, or are dead with their error.
 
@@ -121,7 +129,7 @@ def check_leases_are_renewed_and_jobs_change_hands(w: World) -> None:
     long = w.enqueue("amber", 1, A_LONG_TIME)
     with w.workers("first") as (first,):
         w.becomes(long, "running", first)
-        _outlives_its_lease(w, long, first)
+        _outlives_its_lease(w, long, first, patience)
         with w.workers("second") as (second,):
             good = [w.enqueue(tenant, n) for n in range(2, 6) for tenant in TENANTS]
             bad = [w.enqueue(tenant, None, max_attempts=2) for tenant in TENANTS]
@@ -144,7 +152,7 @@ def check_what_is_not_completed_is_undone(w: World) -> None:
     with w.workers("first", "second") as workers:
         job, _ = w.in_the_middle_of_completing(holder, *workers)
         over = "select lease_expires_at < clock_timestamp() from fairq.leases where job_id = %s"
-        wait_until(lambda: holder.value(over, job), "the lease to end", timeout=30)
+        wait_until(lambda: holder.value(over, job), "the lease to end", timeout=TIMEOUT)
         w.is_short_from_now_on(job)
         holder.conn.rollback()
         ended = w.becomes(job, "succeeded", *workers)
@@ -173,20 +181,22 @@ def check_a_killed_worker_leaves_no_trace(w: World, *, dies_with_it: bool = True
 def check_a_notification_wakes(w: World) -> None:
     """A worker that polls once an hour has a job at once, since it listens."""
     with w.workers("first") as (first,):
-        looked = "select count(*) from fairq.queue_stats('mail') where ticked_at is not null"
-        wait_until(lambda: first.lives() and w.db.value(looked), "the worker to find nothing", timeout=30)
+        # an enqueue notifies once a worker has found the queue empty, which it has not as long as it finds jobs
+        empty = "select (fairq._newest_tick('mail')).found_empty"
         for letter in (1, 2):
+            wait_until(lambda: first.lives() and w.db.value(empty), "the worker to find nothing", timeout=TIMEOUT)
             w.becomes(w.enqueue("amber", letter), "succeeded", first)
 
 
-def _outlives_its_lease(w: World, job: int, worker: Running) -> None:
+def _outlives_its_lease(w: World, job: int, worker: Running, patience: float) -> None:
     """Wait until one lease of the job has lasted longer than it was given for."""
     ends: dict[str, Any] = {}
 
     def outlived() -> bool:
         query = "select lease_token, lease_expires_at, clock_timestamp() as now from fairq.leases where job_id = %s"
         return worker.lives() and any(
-            row.now > ends.setdefault(row.lease_token, row.lease_expires_at) for row in w.db.rows(query, job)
+            row.lease_expires_at > row.now > ends.setdefault(row.lease_token, row.lease_expires_at)
+            for row in w.db.rows(query, job)
         )
 
-    wait_until(outlived, "a lease to be renewed", timeout=30)
+    wait_until(outlived, "a lease to be renewed", timeout=patience)

@@ -7,6 +7,7 @@ import threading
 import psycopg
 from django.core.management.base import BaseCommand
 from django.db import connection, transaction
+
 from letters import models, tasks
 
 CLAIM = """
