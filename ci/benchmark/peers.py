@@ -13,7 +13,18 @@ from typing import TYPE_CHECKING
 import psycopg
 
 from benchmark.errors import BenchError
-from benchmark.queues import FAIRQ, FAIRQ_AHEAD, FAIRQ_MIXED, FAIRQ_NOTIFY, FAIRQ_SYNC, OPEN, PAYLOAD, TOY, Queue, payloads
+from benchmark.queues import (
+    FAIRQ,
+    FAIRQ_AHEAD,
+    FAIRQ_MIXED,
+    FAIRQ_NOTIFY,
+    FAIRQ_SYNC,
+    OPEN,
+    PAYLOAD,
+    TOY,
+    Queue,
+    payloads,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -172,7 +172,8 @@ class Crew:
         before = {client: client.turns for client in self.clients}
         wait_until(
             lambda: self._fault() or all(client.turns >= before[client] + 2 for client in self.clients),
-            "each client to go on", 120,
+            "each client to go on",
+            120,
         )
 
     @property

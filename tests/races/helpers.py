@@ -181,7 +181,6 @@ BELIEFS = {
 READY = "with ready as (select r.queue, p.tenant, p.job_id from fairq.ready_picks as r cross join unnest(r.jobs) as p)"
 
 
-
 def on_another_cluster(db: Database) -> None:
     """As if the database had been restored here: transaction ids are said to come from elsewhere."""
     db.execute("update fairq.ticks set system_identifier = 0, boot_at = '-infinity'")

@@ -618,7 +618,9 @@ def test_a_mutant_is_killed(
     assert_killed(check, mutation, tries=TRIES if check in STORMS else 1)
 
 
-@pytest.mark.parametrize("module", [leases, locks, look, read_ahead, storms], ids=lambda module: module.__name__.split(".")[-1])
+@pytest.mark.parametrize(
+    "module", [leases, locks, look, read_ahead, storms], ids=lambda module: module.__name__.split(".")[-1]
+)
 def test_every_check_has_a_mutant(module: ModuleType) -> None:
     """
     No check of a race is without a mutant that makes it fail.
