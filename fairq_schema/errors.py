@@ -113,6 +113,12 @@ class TenantProviderWarning(UserWarning):
     """
 
 
+class MissingExtraError(FairqError):
+    """
+    Install the extra that the message names.
+    """
+
+
 class NewerDatabaseWarning(UserWarning):
     """
     A newer package has migrated the database, and says that this one can go on working with it.

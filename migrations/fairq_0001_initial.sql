@@ -2288,13 +2288,20 @@ create or replace function fairq._granted_tenants(p_verb text, p_queue text, p_c
     stable
     set search_path = pg_catalog, pg_temp
 as $fn$
--- One read of access_grants, never one check per job.
+-- One read of access_grants or two, never one check per job.
 --
 -- Raises: 42501 for who may act for its own tenant alone, and has none: an empty answer would look like no work.
 declare
     v_tenants   text[];
     v_is_nobody boolean;
 begin
+    -- most workers may claim for all: the short question first
+    perform from fairq.access_grants as a
+    where a.verb = p_verb and a.tenant = '*' and a.queue in (p_queue, '*')
+      and pg_has_role(p_caller::name, to_regrole(quote_ident(a.role_name))::oid, 'usage');
+    if found then
+        return '{*}';
+    end if;
     -- each once: the scheduler takes them for different ones
     select array_agg(distinct g.tenant) filter (where g.is_here and g.tenant is not null), bool_or(g.tenant is null)
     into v_tenants, v_is_nobody
@@ -2311,7 +2318,7 @@ begin
     if v_tenants is null and v_is_nobody then
         perform fairq._refuse_nobody();
     end if;
-    return case when '*' = any (v_tenants) then '{*}' else coalesce(v_tenants, '{}') end;
+    return coalesce(v_tenants, '{}');
 end
 $fn$;
 comment on function fairq._granted_tenants(text, text, text) is 'The tenants of a queue a role may act for: {*} for all. Internal.';
@@ -4707,7 +4714,7 @@ begin
         row(
             j.job_id, p_queue, j.tenant, j.task,
             -- a great one is fetched when it is sent: a thousand of them do not fit into one array
-            case when pg_column_size(j.payload) < 2000 then j.payload end, j.priority, j.attempts + 1, j.max_attempts,
+            case when pg_column_size(j.payload) < 2000 or cardinality(p_picks) = 1 then j.payload end, j.priority, j.attempts + 1, j.max_attempts,
             gen_random_uuid(), p_now + p_lease, j.run_at, j.created_at, j.traceparent
         )::fairq.claimed_job order by p.turn
     )
@@ -5655,6 +5662,10 @@ begin
     if p_limit > 0 then
         -- a statement of its own: the snapshot of one that calls it is older than the lock
         v_claimed := v_claimed || fairq._dispatch(p_queue, p_owner, v_caller, p_limit, p_lease, v_tenants);
+    end if;
+    if cardinality(v_claimed) = 1 and v_claimed[1].payload is not null then
+        return next v_claimed[1];
+        return;
     end if;
     return query
     select

@@ -8,7 +8,6 @@ from collections import Counter
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
-import psycopg
 import pytest
 from psycopg.conninfo import conninfo_to_dict
 

@@ -188,9 +188,12 @@ def on_another_cluster(db: Database) -> None:
 
 def let_leases_end(db: Session, queue: str = "default") -> None:
     """Come back when no lease is left; each wait is for a clock that the leases set."""
-    wait_until(
-        lambda: look(db, queue) or not db.rows("select 1 from fairq.leases where queue = %s", queue), "leases to end"
-    )
+
+    def have_ended() -> bool:
+        look(db, queue)
+        return not db.rows("select 1 from fairq.leases where queue = %s", queue)
+
+    wait_until(have_ended, "leases to end")
 
 
 def waits(db: Database, session: Session, call: Callable[[], Any]) -> Background:

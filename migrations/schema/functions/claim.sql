@@ -95,6 +95,10 @@ begin
         -- a statement of its own: the snapshot of one that calls it is older than the lock
         v_claimed := v_claimed || fairq._dispatch(p_queue, p_owner, v_caller, p_limit, p_lease, v_tenants);
     end if;
+    if cardinality(v_claimed) = 1 and v_claimed[1].payload is not null then
+        return next v_claimed[1];
+        return;
+    end if;
     return query
     select
         c.job_id, c.queue, c.tenant, c.task,

@@ -1044,7 +1044,7 @@ begin
         row(
             j.job_id, p_queue, j.tenant, j.task,
             -- a great one is fetched when it is sent: a thousand of them do not fit into one array
-            case when pg_column_size(j.payload) < 2000 then j.payload end, j.priority, j.attempts + 1, j.max_attempts,
+            case when pg_column_size(j.payload) < 2000 or cardinality(p_picks) = 1 then j.payload end, j.priority, j.attempts + 1, j.max_attempts,
             gen_random_uuid(), p_now + p_lease, j.run_at, j.created_at, j.traceparent
         )::fairq.claimed_job order by p.turn
     )
