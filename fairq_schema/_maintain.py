@@ -37,7 +37,7 @@ def maintain(
     connection: str | Connection = "", schema: str = DEFAULT_SCHEMA, *, limit: int = 10_000, seconds: float = 60
 ) -> tuple[Upkeep, ...]:
     """
-    Call maintain() of the schema, each slice in a transaction of its own, until nothing lags or the time is up.
+    Do upkeep slice by slice, each in a transaction of its own, until nothing lags or the time is up.
 
     Args:
         connection: a libpq connection string ("" means the PG* environment variables), or an idle connection, of a
@@ -50,7 +50,7 @@ def maintain(
         Each task with all that was done of it, and with what lags after the last slice.
     """
     checked_name(schema)
-    query = f"select task, done, lags, why from {quoted(schema)}.maintain(p_limit => %s)"
+    query = f"select task, done, lags, why from {quoted(schema)}.maintain(p_limit => %s)"  # noqa: S608  a checked name
     end = time.monotonic() + seconds
     pause = _FIRST_PAUSE
     found: dict[str, Upkeep] = {}

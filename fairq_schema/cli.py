@@ -209,21 +209,7 @@ def _parser() -> argparse.ArgumentParser:
     doctor.add_argument("--only", choices=SUBJECTS, help="isolation, which any login sees, or operation, for operators")
     doctor.set_defaults(command=_doctor)
 
-    maintain = commands.add_parser(
-        "maintain",
-        help="do the upkeep: retention, partitions, keys, idle flows, the scheduler's counts",
-        description="Say what was done and what lags. Exit code 0: nothing lags, 1: something does.",
-    )
-    maintain.add_argument("--limit", type=int, default=10_000, help="rows of a slice for each task (default: 10000)")
-    maintain.add_argument(
-        "--for",
-        dest="seconds",
-        type=float,
-        default=60,
-        metavar="SECONDS",
-        help="begin no further slice after this time (default: 60)",
-    )
-    maintain.set_defaults(command=_maintain)
+    maintain = _add_maintain(commands)
 
     top = commands.add_parser("top", help="watch queues and tenants: who waits and why, who holds what; for operators")
     top.add_argument("--queue", help="one queue alone (default: all)")
@@ -268,6 +254,25 @@ def _parser() -> argparse.ArgumentParser:
     demo = commands.add_parser("demo", help="watch four tenants share one queue", add_help=False)
     demo.set_defaults(command=_demo)
     return parser
+
+
+def _add_maintain(commands: Any) -> argparse.ArgumentParser:  # noqa: ANN401  argparse hides the type
+    maintain: argparse.ArgumentParser = commands.add_parser(
+        "maintain",
+        help="do the upkeep: retention, partitions, keys, idle flows, the scheduler's counts",
+        description="Say what was done and what lags. Exit code 0: nothing lags, 1: something does.",
+    )
+    maintain.add_argument("--limit", type=int, default=10_000, help="rows of a slice for each task (default: 10000)")
+    maintain.add_argument(
+        "--for",
+        dest="seconds",
+        type=float,
+        default=60,
+        metavar="SECONDS",
+        help="begin no further slice after this time (default: 60)",
+    )
+    maintain.set_defaults(command=_maintain)
+    return maintain
 
 
 def _add_lock_wait(command: argparse.ArgumentParser) -> None:
