@@ -290,10 +290,9 @@ create type fairq.ending as (
     measured fairq.amount,
     elapsed  fairq.amount,
     extra    fairq.amount,
-    refund   fairq.amount,
-    returned fairq.amount
+    refund   fairq.amount
 );
-comment on type fairq.ending is 'Attempts of a tenant that ended, as in settlements. epoch: the flow''s lift epoch at their start. ended: how many; none when a lease was renewed. measured: how many of them tell how long such attempts take; elapsed: the milliseconds those took. extra: milliseconds used beyond what was prepaid; refund: prepaid and not used. returned: what picks that were ready and were put back had added to its virtual time. Internal.';
+comment on type fairq.ending is 'Attempts of a tenant that ended, as in settlements. epoch: the flow''s lift epoch at their start. ended: how many; none when a lease was renewed. measured: how many of them tell how long such attempts take; elapsed: the milliseconds those took. extra: what was used beyond what was prepaid; refund: prepaid and not used; both in virtual time, by the weight at the claim. Internal.';
 
 create type fairq.moved as (
     news    fairq.news[],
@@ -317,6 +316,7 @@ create type fairq.pick as (
     job_id  bigint,
     price   bigint,
     epoch   bigint,
+    weight  double precision,
     step    bigint
 );
 comment on type fairq.pick is 'A job chosen by the scheduler, in turn. price: what it is charged, before the weight. step: what that adds to the virtual time of its flow. Internal.';
@@ -468,11 +468,13 @@ create table fairq.leases (
     cancel_requested_at timestamptz,
     dispatch            bigint      not null,
     prepaid             bigint,
+    weight              double precision,
     epoch               bigint      not null default 0,
     constraint leases_pkey primary key (job_id),
     constraint leases_attempt_positive check (attempt > 0),
     constraint leases_ends_after_start check (lease_expires_at > started_at),
-    constraint leases_prepaid_positive check (prepaid > 0)
+    constraint leases_prepaid_positive check (prepaid > 0),
+    constraint leases_weighed_iff_prepaid check ((weight is null) = (prepaid is null))
 ) with (
     autovacuum_vacuum_scale_factor = 0.02
 );
@@ -491,6 +493,7 @@ comment on column fairq.leases.started_at is 'When the attempt was handed out.';
 comment on column fairq.leases.lease_expires_at is 'From this moment the lease is dead for renew, complete and fail alike.';
 comment on column fairq.leases.cancel_requested_at is 'When the cancellation of the running job was asked for; renew tells the worker.';
 comment on column fairq.leases.prepaid is 'Milliseconds of worker time charged for the attempt so far; null where the queue does not charge by time.';
+comment on column fairq.leases.weight is 'Its tenant''s weight at the claim, by which it was charged and is settled; null where the queue does not charge by time.';
 comment on column fairq.leases.epoch is 'The flow''s lift epoch at the start: a refund of an earlier epoch is void.';
 comment on column fairq.leases.dispatch is 'Number in the order of dispatch, given under the queue''s lock; with gaps.';
 
@@ -969,7 +972,6 @@ create type fairq.tenant_news as (
     elapsed   numeric,
     extra     numeric,
     refund    numeric,
-    returned  numeric,
     row_id    tid,
     flow      fairq.flows,
     wish      fairq.tenants
@@ -2745,13 +2747,16 @@ declare
     v_held bigint := greatest(1, round(extract(epoch from p_now - p_lease.started_at) * 1000));
 begin
     if p_lease.prepaid is null or p_pays = 'prepaid' then
-        return row(p_lease.tenant, p_lease.epoch, 1, 0, 0, 0, 0, 0)::fairq.ending;
+        return row(p_lease.tenant, p_lease.epoch, 1, 0, 0, 0, 0)::fairq.ending;
     elsif p_pays = 'nothing' then
-        return row(p_lease.tenant, p_lease.epoch, 1, 0, 0, 0, p_lease.prepaid, 0)::fairq.ending;
+        return row(
+            p_lease.tenant, p_lease.epoch, 1, 0, 0, 0, round(p_lease.prepaid * 2520 / p_lease.weight)
+        )::fairq.ending;
     end if;
     return row(
-        p_lease.tenant, p_lease.epoch, 1, 1, v_held, greatest(0, v_held - p_lease.prepaid),
-        greatest(0, p_lease.prepaid - v_held), 0
+        p_lease.tenant, p_lease.epoch, 1, 1, v_held,
+        round(greatest(0, v_held - p_lease.prepaid) * 2520 / p_lease.weight),
+        round(greatest(0, p_lease.prepaid - v_held) * 2520 / p_lease.weight)
     )::fairq.ending;
 end
 $fn$;
@@ -3886,7 +3891,8 @@ create or replace function fairq._promote_each(
     set search_path = pg_catalog, pg_temp
 as $fn$
 -- _promote_due() job by job, for a batch that has one in it that cannot be promoted: one bad row stops nobody. The
--- floor moves past such a row; promote_due_jobs() tries it again, and so does a scheduler that starts afresh.
+-- limit counts those that could be, or as many bad ones at one moment would hide what is due after them; the floor
+-- moves past the bad ones. promote_due_jobs() tries them again, and so does a scheduler that starts afresh.
 --
 -- Locks:  jobs' rows, skipping those held by others.
 -- Index:  jobs_promote_idx, from the promote floor.
@@ -3901,9 +3907,9 @@ begin
           and j.run_at >= p_tick.promote_floor and j.run_at <= p_now
           and j.changed_xid <> p_own and pg_visible_in_snapshot(j.changed_xid, p_snap)
         order by j.run_at, j.job_id
-        limit p_limit
         for update skip locked
     loop
+        exit when cardinality(v_moved.news) >= p_limit;
         if fairq._promote_one(v_job.job_id, true) then
             v_moved.news := v_moved.news || row(
                 v_job.tenant, 'queued', v_job.priority, v_job.run_at, v_job.job_id
@@ -4001,9 +4007,9 @@ begin
         select j.job_id from fairq.jobs as j
         where j.queue = p_queue and j.state = 'scheduled' and j.run_at <= p_now
         order by j.run_at, j.job_id
-        limit p_limit
         for update skip locked
     loop
+        exit when v_count >= p_limit;
         v_count := v_count + fairq._promote_one(v_job_id, false)::integer;
     end loop;
     return v_count;
@@ -4767,9 +4773,6 @@ begin
                     then (select sum(e.refund) from unnest(t.endings) as e where e.epoch = (f.flow).epoch)
                 when t.last_epoch = (f.flow).epoch then t.refund
             end,
-            case when t.returned > 0 then (
-                select sum(e.returned) from unnest(t.endings) as e where e.epoch = (f.flow).epoch
-            ) end,
             f.row_id, f.flow, case
                 when t.wished or t.arrived and (f.flow).has_work is not true then fairq._wish(p_queue, t.tenant)
             end
@@ -4789,7 +4792,6 @@ begin
                 ] as head_id,
                 sum((u.ending).ended) as ended, sum((u.ending).measured) as measured,
                 sum((u.ending).elapsed) as elapsed, sum((u.ending).extra) as extra, sum((u.ending).refund) as refund,
-                sum((u.ending).returned) as returned,
                 min((u.ending).epoch) as first_epoch, max((u.ending).epoch) as last_epoch,
                 array_agg(u.ending) filter (where u.state is null) as endings
             from (
@@ -4959,19 +4961,11 @@ begin
         v_flow := v_was;
         if v_new.ended is not null then
             v_flow.running := v_flow.running - v_new.ended;
-            v_flow.vtime := case
-                -- what was prepaid in time before the queue went over to another charge stays as it was
-                when p_charge <> 'time' or v_new.extra = 0 and coalesce(v_new.refund, 0) = 0 then v_flow.vtime
+            if v_new.extra > 0 or v_new.refund > 0 then
                 -- a debt of 2^62 is as good as any: beyond it the dearest thousand jobs there can be would not fit
-                else greatest(-4611686018427387904, least(
-                    4611686018427387904,
-                    v_flow.vtime::numeric
-                    + round(v_new.extra::double precision * 2520 / v_flow.weight)::numeric
-                    - round(coalesce(v_new.refund, 0)::double precision * 2520 / v_flow.weight)::numeric
-                ))
-            end;
-            if v_new.returned > 0 then
-                v_flow.vtime := v_flow.vtime - v_new.returned;
+                v_flow.vtime := greatest(-4611686018427387904, least(
+                    4611686018427387904, v_flow.vtime + v_new.extra - coalesce(v_new.refund, 0)
+                ));
             end if;
             v_flow.estimate := fairq._average(v_flow.estimate, v_new.elapsed, v_new.measured);
         end if;
@@ -5186,7 +5180,7 @@ begin
         (
             select array_agg(
                 row(
-                    c.turn, c.job_row, c.tenant, c.job_id, c.price, (c.flow).epoch, c.costs
+                    c.turn, c.job_row, c.tenant, c.job_id, c.price, (c.flow).epoch, (c.flow).weight, c.costs
                 )::fairq.pick order by c.turn
             )
             from chosen as c
@@ -5302,7 +5296,9 @@ begin
     end;
     return row(
         true,
-        array[row(1, v_job.job_row, v_flow.tenant, v_job.job_id, v_paid, v_flow.epoch, v_step)::fairq.pick],
+        array[row(
+            1, v_job.job_row, v_flow.tenant, v_job.job_id, v_paid, v_flow.epoch, v_flow.weight, v_step
+        )::fairq.pick],
         array[row(
             v_first.row_id, not v_is_new, v_flow, 1, v_step, v_paid, 1, v_job.next_priority, v_job.next_run_at,
             v_job.next_job_id
@@ -5349,14 +5345,15 @@ begin
 
     insert into fairq.leases (
         job_id, queue, tenant, caller, lease_owner, lease_token, attempt, started_at, lease_expires_at, dispatch,
-        prepaid, epoch
+        prepaid, weight, epoch
     )
     select
         c.job_id, p_queue, c.tenant, p_caller, p_owner, c.lease_token, c.attempt, p_now, c.lease_expires_at,
-        p_dispatch + c.turn, case when p_by_time then c.price end, c.epoch
+        p_dispatch + c.turn, case when p_by_time then c.price end,
+        case when p_by_time then c.weight end, c.epoch
     -- the picks are in turn, and so are the jobs
     from rows from (unnest(p_picks), unnest(v_claimed)) as c(
-        turn, job_row, picked_tenant, picked_id, price, epoch, step,
+        turn, job_row, picked_tenant, picked_id, price, epoch, weight, step,
         job_id, queue, tenant, task, payload, priority, attempt, max_attempts, lease_token, lease_expires_at, run_at,
         created_at, traceparent
     );
@@ -6004,7 +6001,8 @@ begin
         p_queue, p_dispatch + min(p.turn),
         array_agg(
             row(
-                p.turn, p.job_row, p.tenant, p.job_id, case when p_by_time then p.price end, p.epoch, p.step
+                p.turn, p.job_row, p.tenant, p.job_id, case when p_by_time then p.price end, p.epoch,
+                case when p_by_time then p.weight end, p.step
             )::fairq.pick
             order by p.turn
         )
@@ -6038,7 +6036,7 @@ begin
         select j.ctid, j.state into v_pick.job_row, v_state from fairq.jobs as j where j.job_id = v_pick.job_id;
         if v_state is distinct from 'queued' then
             perform fairq._settle(
-                p_queue, row(v_pick.tenant, v_pick.epoch, 1, 0, 0, 0, 0, v_pick.step)::fairq.ending
+                p_queue, row(v_pick.tenant, v_pick.epoch, 1, 0, 0, 0, v_pick.step)::fairq.ending
             );
             continue;
         end if;
@@ -6149,7 +6147,7 @@ begin
     if v_picks is not null then
         v_moved.news := fairq._news_of(array(select p.job_id from unnest(v_picks) as p));
         v_moved.endings := array(
-            select row(p.tenant, p.epoch, 1, 0, 0, 0, 0, p.step)::fairq.ending from unnest(v_picks) as p
+            select row(p.tenant, p.epoch, 1, 0, 0, 0, p.step)::fairq.ending from unnest(v_picks) as p
         );
     end if;
     return v_moved;
@@ -6337,7 +6335,11 @@ begin
     );
     if v_lease.prepaid < v_prepaid then
         perform fairq._settle(
-            v_lease.queue, row(v_lease.tenant, v_lease.epoch, 0, 0, 0, v_prepaid - v_lease.prepaid, 0, 0)::fairq.ending
+            v_lease.queue,
+            row(
+                v_lease.tenant, v_lease.epoch, 0, 0, 0,
+                round((v_prepaid - v_lease.prepaid) * 2520 / v_lease.weight), 0
+            )::fairq.ending
         );
     end if;
     update fairq.leases as l
@@ -6477,16 +6479,16 @@ begin
         insert into fairq.settlements (queue, endings)
         select
             s.queue,
-            array_agg(row(s.tenant, s.epoch, s.ended, s.measured, s.elapsed, s.extra, s.refund, 0)::fairq.ending)
+            array_agg(row(s.tenant, s.epoch, s.ended, s.measured, s.elapsed, s.extra, s.refund)::fairq.ending)
         from (
             select
                 h.queue, h.tenant, h.epoch, count(*) as ended, count(h.prepaid) as measured,
                 coalesce(sum(h.held) filter (where h.prepaid > 0), 0) as elapsed,
-                coalesce(sum(greatest(0, h.held - h.prepaid)), 0) as extra,
-                coalesce(sum(greatest(0, h.prepaid - h.held)), 0) as refund
+                coalesce(sum(round(greatest(0, h.held - h.prepaid) * 2520 / h.weight)::bigint), 0) as extra,
+                coalesce(sum(round(greatest(0, h.prepaid - h.held) * 2520 / h.weight)::bigint), 0) as refund
             from (
                 select
-                    e.queue, e.tenant, e.epoch, e.prepaid,
+                    e.queue, e.tenant, e.epoch, e.prepaid, e.weight,
                     greatest(1, round(extract(epoch from e.now_held - e.started_at) * 1000))::bigint as held
                 from ended as e
             ) as h

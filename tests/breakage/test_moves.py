@@ -140,15 +140,19 @@ class Kept:
 
 
 def before_the_move(db: Database) -> Kept:
-    """A queue in full use: running, waiting, scheduled, settled and not, looked at and not; and one never claimed."""
+    """
+    A queue in full use: running, read ahead, waiting, scheduled, settled and not, looked at and not; and
+    one never claimed.
+    """
     db.set_tenant("capped", max_running=2)
     a, b, capped = db.given_jobs("a", 12), db.given_jobs("b", 6), db.given_jobs("capped", 4)
     virgin = db.given_jobs("a", 3, queue="virgin") + db.given_jobs("v", 2, queue="virgin")
     done = db.claim(6, lease=timedelta(hours=1))
     look(db)
+    db.set_queue(read_ahead=8)
     held = db.claim(5, lease=timedelta(hours=1))
+    assert db.rows("select from fairq.ready_picks")
     scheduled = db.given_jobs("a", 2, delay=timedelta(hours=1))
-    look(db)
     # not seen by any look
     late = db.given_jobs("b", 2) + db.given_jobs("late", 1)
     db.complete_all(done[:4])
