@@ -129,7 +129,8 @@ class Client:
                 mine = [job for job, outcome in outcomes.items() if outcome == "succeeded"]
                 session.execute("insert into public.effects select unnest(%s::bigint[]), %s", mine, self.name)
             # one that had succeeded before did so by the same call, of which the answer was lost
-            self.completed += [job for job, outcome in outcomes.items() if outcome.endswith("succeeded")]
+            done_now = [job for job, outcome in outcomes.items() if outcome.endswith("succeeded")]
+            self.completed += [job for job in done_now if job not in self.completed]
         if fate == 0:
             session.fail(jobs[0], error="again", retry_delay=timedelta(0))
         elif fate == 1:
