@@ -86,18 +86,23 @@ class Client:
 
     def run(self) -> None:
         """Take turns until told to stop; the last one is finished."""
-        while not self._stop.is_set() or self._pending or self._held:
-            try:
-                if self._session is None:
-                    self._session = Session(psycopg.connect(self._dsn, autocommit=True))
-                self._turn(self._session)
-                if self._stay and self.turns % self._stay == 0:
-                    self._leave()
-            except AGAIN as error:
-                self.errors[error.sqlstate or "connection"] += 1
+        try:
+            while not self._stop.is_set() or self._pending or self._held:
+                self._try_a_turn()
+        finally:
+            self._leave()
+
+    def _try_a_turn(self) -> None:
+        try:
+            if self._session is None:
+                self._session = Session(psycopg.connect(self._dsn, autocommit=True))
+            self._turn(self._session)
+            if self._stay and self.turns % self._stay == 0:
                 self._leave()
-                threading.Event().wait(self._random.uniform(0.02, 0.2))
-        self._leave()
+        except AGAIN as error:
+            self.errors[error.sqlstate or "connection"] += 1
+            self._leave()
+            threading.Event().wait(self._random.uniform(0.02, 0.2))
 
     def _turn(self, session: Session) -> None:
         if not self._pending and not self._stop.is_set():
