@@ -30,7 +30,8 @@ _HEADER = """\
 
 # Names resolve to what is PostgreSQL's own, whatever path the installer has, until finish.sql gives that back: other
 # tools write their own tables in the same transaction. No lock is waited for long, for everybody who comes later waits
-# behind the one who waits here; `fairq apply` tries again.
+# behind the one who waits here, and shorter than deadlock_timeout (1 s), after which somebody who is waited for in turn
+# would be the one to fail; `fairq apply` tries again.
 _SETTINGS = """\
 do $fn$
 begin
@@ -38,7 +39,7 @@ begin
 end
 $fn$;
 set local search_path = pg_catalog, pg_temp;
-set local lock_timeout = '1s';
+set local lock_timeout = '500ms';
 """
 
 _PROVIDER = """\
@@ -191,7 +192,8 @@ _WHY = """\
 -- breaking: TODO what clients of the version before cannot live with; nothing: leave this line out
 """
 _CHANGES = """\
--- TODO set local role fairq_owner; then, as ALTER statements, what changed in the files that are not functions
+-- TODO set local role fairq_owner; then lock table ... in access exclusive mode, all tables at once, so that nobody is
+-- met half-way; then, as ALTER statements, what changed in the files that are not functions
 """
 _UNKNOWN = "-- TODO: this file is new, drop what it makes\n"
 

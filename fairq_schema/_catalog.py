@@ -147,7 +147,14 @@ _QUERIES = {
     """,
     "relation": f"""
         select c.oid::regclass::text, jsonb_strip_nulls(jsonb_build_object(
-            'kind', case c.relkind when 'r' then 'table' when 'v' then 'view' else c.relkind::text end,
+            'kind', case c.relkind
+                when 'r' then 'table' when 'p' then 'partitioned table' when 'v' then 'view' else c.relkind::text
+            end,
+            'partitioned by', pg_get_partkeydef(c.oid),
+            'partition of', (
+                select i.inhparent::regclass::text from pg_inherits as i where i.inhrelid = c.oid and c.relispartition
+            ),
+            'bound', pg_get_expr(c.relpartbound, c.oid),
             'row security', c.relrowsecurity,
             'row security for the owner', c.relforcerowsecurity,
             'logged', c.relpersistence <> 'u',

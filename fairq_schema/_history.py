@@ -8,6 +8,7 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from fairq_schema._rename import bookkeeping_schema, quoted
 from fairq_schema._session import Connection, one_value
 from fairq_schema.errors import ChangedFileError, HistoryError
 
@@ -37,6 +38,12 @@ def checked_history(connection: Connection, backend: Backend, files: Sequence[Mi
     found = known_history(backend, files)
     version = installed_version(connection, schema)
     expected = len(found.done) + len(found.newer)
+    if expected and not one_value(connection, "select to_regnamespace(%s)::text", quoted(schema)):
+        message = (
+            f"there is no schema {schema}, but the history of fairq apply ends at {expected}: another tool removed it; "
+            f"to begin anew, run: drop schema {quoted(bookkeeping_schema(schema))} cascade; and then `fairq apply`"
+        )
+        raise HistoryError(message)
     if version is not None and version != expected:
         message = (
             f"schema {schema} has version {version}, but the history of fairq apply ends at {expected}: another tool "

@@ -4,6 +4,7 @@ How a database knows the tenant of a session: the provider of current_tenant_id(
 
 from __future__ import annotations
 
+import warnings
 from typing import TYPE_CHECKING
 
 from fairq_schema._backend import Backend
@@ -13,7 +14,7 @@ from fairq_schema._migrate import refuse_other_roles, told_as
 from fairq_schema._rename import DEFAULT_SCHEMA, checked_name, rename
 from fairq_schema._session import Connection, one_value, session
 from fairq_schema._turns import in_turn
-from fairq_schema.errors import UnknownTargetError
+from fairq_schema.errors import TenantProviderWarning, UnknownTargetError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -34,6 +35,8 @@ def set_tenant_provider(  # noqa: PLR0913  as apply()
 ) -> str:
     """
     Let current_tenant_id() know the tenant in another way; afterwards no migration changes it.
+
+    Warns with TenantProviderWarning where a queue that has had jobs gets another provider than it had.
 
     Args:
         connection: a libpq connection string, or an idle connection.
@@ -66,7 +69,24 @@ def set_tenant_provider(  # noqa: PLR0913  as apply()
                 backend.run(rename(text, schema, players))
             return before
 
-        return in_turn(backend, conn, schema, lock_wait, replace)
+        before: str = in_turn(backend, conn, schema, lock_wait, replace)
+        if before != provider and _was_used(conn, schema):
+            message = (
+                f"the tenants of schema {schema} were known by {before} and are known by {provider} from now on: "
+                f"a session that says its tenant by {before} alone acts for none (42501), and reads no row"
+            )
+            warnings.warn(message, TenantProviderWarning, stacklevel=2)
+        return before
+
+
+def _was_used(connection: Connection, schema: str) -> bool:
+    # by the files of two tables that get rows with the first job: whoever installs need not see a row
+    query = """
+        select coalesce(sum(pg_relation_size(c.oid)), 0) > 0
+        from pg_class as c
+        where c.relnamespace = to_regnamespace(%s) and c.relname in ('jobs', 'ticks') and c.relkind = 'r'
+    """
+    return bool(one_value(connection, query, f'"{schema}"'))
 
 
 def _provider(connection: Connection, schema: str) -> str:

@@ -5,23 +5,28 @@ The command `fairq`: reads arguments, calls one function, prints what it returns
 from __future__ import annotations
 
 import argparse
+import contextlib
 import importlib
+import json
 import sys
 import warnings
+from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import psycopg
 
 import fairq_schema
 import fairq_schema.export
-from fairq_schema._doctor import report
+from fairq_schema._doctor import SUBJECTS, report
+from fairq_schema._metrics import FILES, text_for
 from fairq_schema._roles import parse
 from fairq_schema._tenant import PROVIDERS
-from fairq_schema.errors import NewerDatabaseWarning
+from fairq_schema._top import ORDERS, Wanted, look
+from fairq_schema.errors import MissingExtraError, NewerDatabaseWarning, TenantProviderWarning
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
 
 _NOTHING = "nothing to apply"
@@ -56,16 +61,24 @@ def _apply(to: str | None, dry_run: bool, tenant: str | None, **rest: Any) -> in
             print(f"would know the tenant by {tenant}")
         return 0
     how = _connection_and_roles(**rest)
-    with warnings.catch_warnings(record=True) as told:
-        warnings.simplefilter("always", NewerDatabaseWarning)
+    with _warnings_told():
         applied = fairq_schema.apply(to=to, **how)
-    for warning in told:
-        print(f"fairq: {warning.message}", file=sys.stderr)
     print("\n".join(f"applied {name}" for name in applied) or _NOTHING)
     if tenant:
-        before = fairq_schema.set_tenant_provider(provider=tenant, **how)
+        with _warnings_told():
+            before = fairq_schema.set_tenant_provider(provider=tenant, **how)
         print(f"the tenant is known by {tenant}" + (f", no longer by {before}" if before != tenant else ""))
     return 0
+
+
+@contextmanager
+def _warnings_told() -> Iterator[None]:
+    with warnings.catch_warnings(record=True) as told:
+        for each in (NewerDatabaseWarning, TenantProviderWarning):
+            warnings.simplefilter("always", each)
+        yield
+    for warning in told:
+        print(f"fairq: {warning.message}", file=sys.stderr)
 
 
 def _adopt(**rest: Any) -> int:  # noqa: ANN401
@@ -110,10 +123,36 @@ def _export(**options: Any) -> int:  # noqa: ANN401  argparse knows their types
     return 0
 
 
-def _doctor(dsn: str, schema: str) -> int:
-    hazards = fairq_schema.doctor(dsn, schema)
+def _doctor(dsn: str, schema: str, only: Literal["isolation", "operation"] | None) -> int:
+    hazards = fairq_schema.doctor(dsn, schema, only)
     print("\n".join(report(hazards)))
     return 1 if any(each.severity == "error" for each in hazards) else 0
+
+
+def _top(dsn: str, once: bool, as_json: bool, interval: float, **wanted: Any) -> int:  # noqa: ANN401, FBT001  by name only
+    if as_json:
+        print(json.dumps(look(dsn, Wanted(**wanted)).as_json()))
+        return 0
+    try:
+        frame = importlib.import_module("fairq_schema._frame")  # only now: what it needs is an extra
+    except ImportError as error:
+        message = f"{error}; top needs: pip install 'fairq-schema[top]', or say --json"
+        raise MissingExtraError(message) from None
+    if once:
+        frame.print_once(look(dsn, Wanted(**wanted)))
+        return 0
+    with contextlib.suppress(KeyboardInterrupt):
+        frame.watch(
+            lambda: psycopg.connect(dsn, autocommit=True, fallback_application_name="fairq top"),
+            Wanted(**wanted),
+            interval,
+        )
+    return 0
+
+
+def _metrics(program: str, schema: str) -> int:
+    print(text_for(program, schema), end="")
+    return 0
 
 
 def _demo(rest: list[str]) -> int:
@@ -159,16 +198,38 @@ def _parser() -> argparse.ArgumentParser:
     adopt = commands.add_parser("adopt", help="record what another tool applied, once check finds nothing")
     adopt.set_defaults(command=_adopt)
 
-    doctor = commands.add_parser("doctor", help="look for what weakens the isolation of tenants; any login may")
+    doctor = commands.add_parser("doctor", help="look for what weakens the isolation of tenants or hurts operation")
+    doctor.add_argument("--only", choices=SUBJECTS, help="isolation, which any login sees, or operation, for operators")
     doctor.set_defaults(command=_doctor)
 
-    for command in (apply, status, rollback, check, adopt, doctor):
+    top = commands.add_parser("top", help="watch queues and tenants: who waits and why, who holds what; for operators")
+    top.add_argument("--queue", help="one queue alone (default: all)")
+    top.add_argument("--tenants", type=int, default=10, metavar="N", help="tenants shown of each queue (default: 10)")
+    top.add_argument(
+        "--by",
+        choices=ORDERS,
+        default="backlog",
+        help="which tenants: with most of the backlog, most of the last minute (share), or whose turn is next",
+    )
+    top.add_argument("--interval", type=float, default=2, metavar="SECONDS", help="between two looks (default: 2)")
+    top.add_argument("--once", action="store_true", help="look once, and print that as text")
+    top.add_argument("--json", action="store_true", dest="as_json", help="look once, and print that as JSON")
+    top.set_defaults(command=_top)
+
+    for command in (apply, status, rollback, check, adopt, doctor, top):
         command.add_argument("--dsn", default="", help="libpq connection string or URI (default: the PG* environment)")
         command.add_argument("--schema", default="fairq", help="where fairq lives (default: fairq)")
     for command in (apply, rollback, adopt):
         _add_lock_wait(command)
     for command in (apply, check, adopt):
         _add_roles(command)
+
+    metrics = commands.add_parser(
+        "metrics", help="print the queries of an exporter of Prometheus, or a dashboard of Grafana"
+    )
+    metrics.add_argument("--for", required=True, choices=FILES, dest="program", help="the program")
+    metrics.add_argument("--schema", default="fairq", help="where fairq lives (default: fairq)")
+    metrics.set_defaults(command=_metrics)
 
     export = commands.add_parser("export", help="write the migrations as another tool wants them")
     export.add_argument("--target", required=True, choices=fairq_schema.export.TARGETS, help="the tool")

@@ -256,7 +256,8 @@ found (hazard, severity, subject, what, remedy) as (
         'H14', 'error', c.oid::regclass::text, 'the trigger ' || n.name || ' is missing or does not always fire',
         format('alter table %s enable always trigger %s;', c.oid::regclass, n.name)
     from here as h
-    join pg_catalog.pg_class as c on c.relnamespace = h.schema and c.relname = 'job_log'
+    join pg_catalog.pg_class as c on c.relnamespace = h.schema
+        and c.relname in ('job_log', 'job_log_0', 'job_log_1', 'job_log_2', 'job_log_3')
     cross join (values ('job_log_rows_stay'), ('job_log_table_stays')) as n(name)
     where not exists (
         select from pg_catalog.pg_trigger as t where t.tgrelid = c.oid and t.tgname = n.name and t.tgenabled = 'A'

@@ -107,6 +107,18 @@ class WouldLoseJobsError(FairqError):
     """
 
 
+class TenantProviderWarning(UserWarning):
+    """
+    A queue that has had jobs knows its tenants in another way from now on: sessions have to follow.
+    """
+
+
+class MissingExtraError(FairqError):
+    """
+    Install the extra that the message names.
+    """
+
+
 class NewerDatabaseWarning(UserWarning):
     """
     A newer package has migrated the database, and says that this one can go on working with it.

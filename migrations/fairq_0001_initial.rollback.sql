@@ -16,7 +16,7 @@ begin
 end
 $fn$;
 set local search_path = pg_catalog, pg_temp;
-set local lock_timeout = '1s';
+set local lock_timeout = '500ms';
 set local client_min_messages = warning;
 
 do $fn$
@@ -75,7 +75,7 @@ begin
     end loop;
     select count(*) into v_jobs from fairq.all_jobs as j;
     if v_jobs > 0 then
-        raise exception 'rolling back would lose % jobs', v_jobs
+        raise exception 'rolling back would lose % job%', v_jobs, case when v_jobs = 1 then '' else 's' end
             using
                 errcode = 'QF003',
                 hint = 'Repeat it with: fairq rollback --yes, or set fairq_rollback.lose_jobs = ''yes''.';

@@ -9,7 +9,7 @@ begin
 end
 $fn$;
 set local search_path = pg_catalog, pg_temp;
-set local lock_timeout = '1s';
+set local lock_timeout = '500ms';
 
 --
 -- schema/roles.sql
@@ -244,9 +244,10 @@ create type fairq.claimed_job as (
     lease_token      uuid,
     lease_expires_at timestamptz,
     run_at           timestamptz,
-    created_at       timestamptz
+    created_at       timestamptz,
+    traceparent      text
 );
-comment on type fairq.claimed_job is 'A job handed to a worker. lease_token is the fence: renew, complete, fail and release ask for it.';
+comment on type fairq.claimed_job is 'A job handed to a worker. lease_token is the fence: renew, complete, fail and release ask for it. traceparent is what the producer gave, else null.';
 
 create type fairq.job_outcome as (
     job_id  bigint,
@@ -265,7 +266,8 @@ create type fairq.new_job as (
     max_attempts integer,
     key          text,
     key_ttl      interval,
-    cost         double precision
+    cost         double precision,
+    traceparent  text
 );
 comment on type fairq.new_job is 'One element of the argument of enqueue_jobs(). Internal.';
 
@@ -288,9 +290,10 @@ create type fairq.ending as (
     measured fairq.amount,
     elapsed  fairq.amount,
     extra    fairq.amount,
-    refund   fairq.amount
+    refund   fairq.amount,
+    returned fairq.amount
 );
-comment on type fairq.ending is 'Attempts of a tenant that ended, as in settlements. epoch: the flow''s lift epoch at their start. ended: how many; none when a lease was renewed. measured: how many of them tell how long such attempts take; elapsed: the milliseconds those took. extra: milliseconds used beyond what was prepaid; refund: prepaid and not used. Internal.';
+comment on type fairq.ending is 'Attempts of a tenant that ended, as in settlements. epoch: the flow''s lift epoch at their start. ended: how many; none when a lease was renewed. measured: how many of them tell how long such attempts take; elapsed: the milliseconds those took. extra: milliseconds used beyond what was prepaid; refund: prepaid and not used. returned: what picks that were ready and were put back had added to its virtual time. Internal.';
 
 create type fairq.moved as (
     news    fairq.news[],
@@ -313,9 +316,10 @@ create type fairq.pick as (
     tenant  text,
     job_id  bigint,
     price   bigint,
-    epoch   bigint
+    epoch   bigint,
+    step    bigint
 );
-comment on type fairq.pick is 'A job chosen by the scheduler, in turn. Internal.';
+comment on type fairq.pick is 'A job chosen by the scheduler, in turn. price: what it is charged, before the weight. step: what that adds to the virtual time of its flow. Internal.';
 
 create type fairq.queue_stat as (
     queue            text,
@@ -331,9 +335,12 @@ create type fairq.queue_stat as (
     running          bigint,
     oldest_wait      interval,
     next_due_at      timestamptz,
-    ticked_at        timestamptz
+    ticked_at        timestamptz,
+    started          double precision,
+    expired          bigint,
+    dead             bigint
 );
-comment on type fairq.queue_stat is 'A row of queue_stats(). backlogged: tenants with work, as far as the scheduler has looked; eligible_tenants: those of them that may be picked. oldest_wait: since when the longest waiting queued job could have started.';
+comment on type fairq.queue_stat is 'A row of queue_stats(). backlogged: tenants with work, as far as the scheduler has looked; eligible_tenants: those of them that may be picked. oldest_wait: since when the longest waiting queued job could have started. started: jobs started in the last minute. expired: attempts whose leases are over, with nobody to notice. dead: of the last 10,000 that failed or were cancelled.';
 
 create type fairq.tenant_stat as (
     tenant        text,
@@ -351,9 +358,11 @@ create type fairq.tenant_stat as (
     lag_seconds   double precision,
     vtime         bigint,
     blocked_by    text,
-    blocked_until timestamptz
+    blocked_until timestamptz,
+    oldest_wait   interval,
+    backlog_share double precision
 );
-comment on type fairq.tenant_stat is 'A row of tenant_stats(). started, share and entitled are of the last minute; the lag is positive for a tenant that is owed something, negative for one that is ahead.';
+comment on type fairq.tenant_stat is 'A row of tenant_stats(). started, share and entitled are of the last minute; the lag is positive for a tenant that is owed something, negative for one that is ahead. backlog_share: about which part of the queue''s queued jobs is its own, from a sample; null when it is not in the sample, or was asked for by its name.';
 
 create type fairq.wait_reason as (
     state    text,
@@ -363,7 +372,7 @@ create type fairq.wait_reason as (
     ahead    bigint,
     picks    bigint
 );
-comment on type fairq.wait_reason is 'The answer of explain_wait(). reason: not_found, finished, running, lease_expired, not_due, queue_paused, queue_at_cap, queue_rate_limited, tenant_paused, tenant_at_cap, tenant_rate_limited, not_looked_at or in_line. until: when this reason ends by itself. ahead: jobs of its own tenant before it. picks: jobs of all tenants before it, about.';
+comment on type fairq.wait_reason is 'The answer of explain_wait(). reason: not_found, finished, running, lease_expired, not_due, queue_paused, queue_at_cap, queue_rate_limited, tenant_paused, tenant_at_cap, tenant_rate_limited, not_looked_at, in_line or ready (picked ahead, for the next claim to take). until: when this reason ends by itself. ahead: jobs of its own tenant before it. picks: jobs of all tenants before it, about.';
 
 --
 -- schema/tables.sql
@@ -391,6 +400,7 @@ create table fairq.jobs (
     run_at        timestamptz      not null default clock_timestamp(),
     cost          double precision not null default 1,
     operation_key text,
+    traceparent   text,
     last_error    jsonb,
     created_at    timestamptz      not null default clock_timestamp(),
     changed_xid   xid8             not null default pg_current_xact_id(),
@@ -422,6 +432,7 @@ comment on column fairq.jobs.max_attempts is 'After this many failed attempts th
 comment on column fairq.jobs.run_at is 'Not before this moment; also the order within one priority.';
 comment on column fairq.jobs.cost is 'What the job costs its tenant where a queue charges by declared cost.';
 comment on column fairq.jobs.operation_key is 'The idempotency key it was enqueued under; see job_keys.';
+comment on column fairq.jobs.traceparent is 'The trace that the job belongs to, as its producer named it (W3C Trace Context); handed to every worker as it is.';
 comment on column fairq.jobs.last_error is 'Why the last attempt failed.';
 comment on column fairq.jobs.created_at is 'When it was enqueued.';
 comment on column fairq.jobs.changed_xid is 'The transaction that last gave the scheduler something to know about this job: its first feed.';
@@ -467,6 +478,14 @@ comment on column fairq.leases.prepaid is 'Milliseconds of worker time charged f
 comment on column fairq.leases.epoch is 'The flow''s lift epoch at the start: a refund of an earlier epoch is void.';
 comment on column fairq.leases.dispatch is 'Number in the order of dispatch, given under the queue''s lock; with gaps.';
 
+-- What has ended, and the log, lie in four partitions each, which are written in turns: one for a stretch of time, then
+-- the next. When every row of the oldest is past its time it is emptied whole, and its turn comes again (see maintain()).
+-- No partition is ever made or dropped, so none can be missing, all of them have their rights from the first day on, a
+-- lookup by id is four probes whatever the retention, and emptying one locks no table that a worker writes.
+
+create sequence fairq.slot_seq minvalue 0;
+comment on sequence fairq.slot_seq is 'The partition that is written: the value modulo 4. The value divided by 4 is since when, in seconds of the epoch. Null at first: partition 0.';
+
 -- finished_jobs: never updated
 
 create table fairq.finished_jobs (
@@ -482,6 +501,7 @@ create table fairq.finished_jobs (
     run_at        timestamptz      not null,
     cost          double precision not null,
     operation_key text,
+    traceparent   text,
     last_error    jsonb,
     created_at    timestamptz      not null,
     started_at    timestamptz,
@@ -489,15 +509,20 @@ create table fairq.finished_jobs (
     lease_owner   text,
     token_hash    bytea,
     result        jsonb,
-    constraint finished_jobs_pkey primary key (job_id),
+    -- the function behind the view pg_sequences: a sequence has no versions that a held snapshot would keep
+    slot          smallint         not null default coalesce(
+        pg_sequence_last_value('fairq.slot_seq'::regclass) % 4, 0
+    )::smallint,
+    constraint finished_jobs_pkey primary key (job_id, slot),
     constraint finished_jobs_state_known check (state in ('succeeded', 'dead', 'cancelled')),
     constraint finished_jobs_started_iff_owned check (
         (started_at is not null) = (lease_owner is not null)
         and (started_at is not null) = (token_hash is not null)
     ),
     constraint finished_jobs_ran_unless_cancelled check (state = 'cancelled' or started_at is not null),
-    constraint finished_jobs_result_only_if_succeeded check (state = 'succeeded' or result is null)
-);
+    constraint finished_jobs_result_only_if_succeeded check (state = 'succeeded' or result is null),
+    constraint finished_jobs_slot_known check (slot between 0 and 3)
+) partition by list (slot);
 alter table fairq.finished_jobs enable row level security;
 alter table fairq.finished_jobs force row level security;
 
@@ -514,6 +539,7 @@ comment on column fairq.finished_jobs.max_attempts is 'As in jobs.';
 comment on column fairq.finished_jobs.run_at is 'As in jobs.';
 comment on column fairq.finished_jobs.cost is 'As in jobs.';
 comment on column fairq.finished_jobs.operation_key is 'As in jobs.';
+comment on column fairq.finished_jobs.traceparent is 'As in jobs.';
 comment on column fairq.finished_jobs.last_error is 'Why the last failed attempt failed.';
 comment on column fairq.finished_jobs.created_at is 'As in jobs.';
 comment on column fairq.finished_jobs.started_at is 'Start of the attempt that ended it; null if it never ran, or was cancelled between attempts.';
@@ -521,11 +547,34 @@ comment on column fairq.finished_jobs.finished_at is 'When it ended.';
 comment on column fairq.finished_jobs.lease_owner is 'The worker of the attempt that ended it.';
 comment on column fairq.finished_jobs.token_hash is 'sha256 of the last lease token: how a repeated complete_job() is known for what it is.';
 comment on column fairq.finished_jobs.result is 'What complete_job() was given.';
+comment on column fairq.finished_jobs.slot is 'The partition: the one that was written when the job ended; see slot_seq.';
+
+create table fairq.finished_jobs_0 partition of fairq.finished_jobs default;
+create table fairq.finished_jobs_1 partition of fairq.finished_jobs for values in (1);
+create table fairq.finished_jobs_2 partition of fairq.finished_jobs for values in (2);
+create table fairq.finished_jobs_3 partition of fairq.finished_jobs for values in (3);
+-- nobody but the owner has a right on one of them: the others come through finished_jobs, and under its policies
+alter table fairq.finished_jobs_0 enable row level security;
+alter table fairq.finished_jobs_0 force row level security;
+alter table fairq.finished_jobs_1 enable row level security;
+alter table fairq.finished_jobs_1 force row level security;
+alter table fairq.finished_jobs_2 enable row level security;
+alter table fairq.finished_jobs_2 force row level security;
+alter table fairq.finished_jobs_3 enable row level security;
+alter table fairq.finished_jobs_3 force row level security;
+comment on table fairq.finished_jobs_0 is 'A quarter of finished_jobs: slot 0, and whatever has no other partition.';
+comment on table fairq.finished_jobs_1 is 'A quarter of finished_jobs: slot 1.';
+comment on table fairq.finished_jobs_2 is 'A quarter of finished_jobs: slot 2.';
+comment on table fairq.finished_jobs_3 is 'A quarter of finished_jobs: slot 3.';
 
 -- job_log: append-only; see functions/append_only.sql
 
+-- no identity: before PostgreSQL 17 partitions have none
+create sequence fairq.job_log_log_id_seq;
+comment on sequence fairq.job_log_log_id_seq is 'Numbers the rows of job_log.';
+
 create table fairq.job_log (
-    log_id     bigint      not null generated by default as identity,
+    log_id     bigint      not null default nextval('fairq.job_log_log_id_seq'::regclass),
     job_id     bigint      not null,
     queue      text        collate "C" not null,
     tenant     text        collate "C" not null,
@@ -535,18 +584,22 @@ create table fairq.job_log (
     started_at timestamptz,
     details    jsonb       not null default '{}',
     created_at timestamptz not null,
-    constraint job_log_pkey primary key (log_id),
+    slot       smallint    not null default coalesce(
+        pg_sequence_last_value('fairq.slot_seq'::regclass) % 4, 0
+    )::smallint,
+    constraint job_log_pkey primary key (log_id, slot),
     constraint job_log_event_known check (event_type in (
         'retry_scheduled', 'lease_expired', 'released', 'dead', 'cancelled', 'cancel_requested', 'rescheduled',
         'revived'
     )),
-    constraint job_log_details_is_object check (jsonb_typeof(details) = 'object')
-);
+    constraint job_log_details_is_object check (jsonb_typeof(details) = 'object'),
+    constraint job_log_slot_known check (slot between 0 and 3)
+) partition by list (slot);
 alter table fairq.job_log enable row level security;
 alter table fairq.job_log force row level security;
 
 comment on table fairq.job_log is 'Append-only: the transitions no other row records. The whole timeline of a job is the view job_events. Holds no lease token.';
-comment on column fairq.job_log.log_id is 'Identity, rising.';
+comment on column fairq.job_log.log_id is 'Rising.';
 comment on column fairq.job_log.job_id is 'The job.';
 comment on column fairq.job_log.queue is 'Its queue.';
 comment on column fairq.job_log.tenant is 'Its tenant.';
@@ -556,6 +609,24 @@ comment on column fairq.job_log.actor is 'Who did it: the worker''s name, or the
 comment on column fairq.job_log.started_at is 'Start of the attempt that this event ended; null if it ended none.';
 comment on column fairq.job_log.details is 'What else is known: the error, the delay.';
 comment on column fairq.job_log.created_at is 'When.';
+comment on column fairq.job_log.slot is 'The partition, as in finished_jobs. A row whose job outlives it is moved on.';
+
+create table fairq.job_log_0 partition of fairq.job_log default;
+create table fairq.job_log_1 partition of fairq.job_log for values in (1);
+create table fairq.job_log_2 partition of fairq.job_log for values in (2);
+create table fairq.job_log_3 partition of fairq.job_log for values in (3);
+alter table fairq.job_log_0 enable row level security;
+alter table fairq.job_log_0 force row level security;
+alter table fairq.job_log_1 enable row level security;
+alter table fairq.job_log_1 force row level security;
+alter table fairq.job_log_2 enable row level security;
+alter table fairq.job_log_2 force row level security;
+alter table fairq.job_log_3 enable row level security;
+alter table fairq.job_log_3 force row level security;
+comment on table fairq.job_log_0 is 'A quarter of job_log: slot 0, and whatever has no other partition.';
+comment on table fairq.job_log_1 is 'A quarter of job_log: slot 1.';
+comment on table fairq.job_log_2 is 'A quarter of job_log: slot 2.';
+comment on table fairq.job_log_3 is 'A quarter of job_log: slot 3.';
 
 -- job_keys: idempotency that outlives the job
 
@@ -595,7 +666,9 @@ create table fairq.queues (
     payload_limit    integer          not null default 262144,
     key_ttl          interval         not null default '1 day',
     retention        interval         not null default '7 days',
+    retention_failed interval,
     notify           boolean          not null default false,
+    read_ahead       integer          not null default 0,
     constraint queues_pkey primary key (queue),
     constraint queues_name_not_empty check (queue <> ''),
     constraint queues_charge_known check (charge in ('time', 'jobs', 'cost')),
@@ -610,10 +683,12 @@ create table fairq.queues (
         backoff_base >= interval '0' and backoff_base <= backoff_cap and backoff_cap <= interval '365 days'
         and backoff_jitter between 0 and 1
     ),
+    constraint queues_read_ahead_in_range check (read_ahead between 0 and 1000),
     constraint queues_payload_limit_in_range check (payload_limit between 2 and 67108864),
     constraint queues_times_in_range check (
         key_ttl > interval '0' and key_ttl <= interval '3650 days'
         and retention >= interval '0' and retention <= interval '3650 days'
+        and retention_failed >= interval '0' and retention_failed <= interval '3650 days'
     )
 );
 alter table fairq.queues enable row level security;
@@ -634,8 +709,10 @@ comment on column fairq.queues.backoff_cap is 'Longest wait between attempts.';
 comment on column fairq.queues.backoff_jitter is 'Share of the wait, 0 to 1, that is drawn at random so that jobs that failed together do not come back together.';
 comment on column fairq.queues.payload_limit is 'Longest payload and longest result, in bytes of JSON text.';
 comment on column fairq.queues.key_ttl is 'How long an idempotency key stands that names no time of its own.';
-comment on column fairq.queues.retention is 'How long ended jobs are kept; see prune().';
+comment on column fairq.queues.retention is 'How long ended jobs are kept; see maintain().';
+comment on column fairq.queues.retention_failed is 'How long those are kept that are dead or were cancelled; null: as long as the others.';
 comment on column fairq.queues.notify is 'Wake listeners when a job arrives in a queue that a worker found empty. Off by default: a NOTIFY takes a lock of the whole database at commit.';
+comment on column fairq.queues.read_ahead is 'How many jobs a claim may pick beyond its own, so that the claims that follow need not wait for the queue''s lock. The order is the same, but who arrives meanwhile comes after them. 0: none.';
 
 create table fairq.tenants (
     queue       text             collate "C" not null,
@@ -773,6 +850,7 @@ create table fairq.ticks (
     mean              double precision,
     tokens            double precision,
     tokens_at         timestamptz,
+    ready_floor       bigint      not null default 0,
     constraint ticks_pkey primary key (queue, tick_id)
 ) with (
     autovacuum_vacuum_scale_factor = 0.02
@@ -801,6 +879,7 @@ comment on column fairq.ticks.activations is 'Flows that became backlogged, ever
 comment on column fairq.ticks.mean is 'Milliseconds attempts of the queue take: moving average of weight 1/8; null before the first.';
 comment on column fairq.ticks.tokens is 'Tokens in the queue''s own bucket at tokens_at; null without a rate.';
 comment on column fairq.ticks.tokens_at is 'When they were counted.';
+comment on column fairq.ticks.ready_floor is 'No pick that is ready was dispatched before: where claims begin to look for one. 0: none is.';
 comment on column fairq.ticks.found_empty is 'The claim found less than it asked for: the next enqueue may wake listeners.';
 
 create table fairq.settlements (
@@ -813,11 +892,30 @@ create table fairq.settlements (
 );
 alter table fairq.settlements enable row level security;
 alter table fairq.settlements force row level security;
+-- where somebody publishes all tables, deletes from one without an identity are refused, and with them every claim
+alter table fairq.settlements replica identity full;
 
 comment on table fairq.settlements is 'Attempts that ended, or were renewed beyond what was prepaid, for the scheduler to know: its second feed. The look that reads a row deletes it.';
 comment on column fairq.settlements.queue is 'The queue.';
 comment on column fairq.settlements.ended_xid is 'The transaction that says so.';
 comment on column fairq.settlements.endings is 'Who ended how many, and what they cost beyond what was prepaid: one row for all that end in a call, however many tenants they are of.';
+
+create table fairq.ready_picks (
+    queue    text         collate "C" not null,
+    dispatch bigint       not null,
+    jobs     fairq.pick[] not null,
+    constraint ready_picks_pkey primary key (queue, dispatch),
+    constraint ready_picks_not_empty check (cardinality(jobs) > 0)
+) with (
+    autovacuum_vacuum_scale_factor = 0.02
+);
+alter table fairq.ready_picks enable row level security;
+alter table fairq.ready_picks force row level security;
+
+comment on table fairq.ready_picks is 'Jobs that a claim has picked for the claims that follow (queues.read_ahead): chosen, charged and counted, and still queued. A row is what one claim takes.';
+comment on column fairq.ready_picks.queue is 'The queue.';
+comment on column fairq.ready_picks.dispatch is 'Number of the first of them in the order of dispatch.';
+comment on column fairq.ready_picks.jobs is 'The picks, in turn. Null prices: the queue did not charge by time.';
 
 -- who may do what, beyond the right to call a function
 
@@ -854,6 +952,7 @@ create type fairq.tenant_news as (
     elapsed   numeric,
     extra     numeric,
     refund    numeric,
+    returned  numeric,
     row_id    tid,
     flow      fairq.flows,
     wish      fairq.tenants
@@ -926,10 +1025,22 @@ create index jobs_purge_idx
     where state = 'scheduled' and tenant > '';
 comment on index fairq.jobs_purge_idx is 'Ridden by purge_tenant: a tenant''s scheduled jobs by the time they are due.';
 
--- prune: what ended first, queue by queue, since each keeps its jobs for a time of its own. Measured: 3 of the 19 pages
--- that a completion touches, as many as for a BRIN, which would soon be no help, as new rows go where old ones were.
-create index finished_jobs_prune_idx on fairq.finished_jobs (queue, finished_at);
-comment on index fairq.finished_jobs_prune_idx is 'Ridden by _prune_queue and prune: ended jobs of a queue, oldest first.';
+-- prune: what ended first, queue by queue, since each keeps its jobs for a time of its own, and those that failed for
+-- another one: each row is in one of the two. Measured: 3 of the 19 pages that a completion touches, as many as for a
+-- BRIN, which would soon be no help, as new rows go where old ones were.
+-- Those of the partitions come first, so that they have names: the index of the whole takes in what it finds.
+create index finished_jobs_0_prune_idx on fairq.finished_jobs_0 (queue, finished_at) where state = 'succeeded';
+create index finished_jobs_0_failed_idx on fairq.finished_jobs_0 (queue, finished_at) where state <> 'succeeded';
+create index finished_jobs_1_prune_idx on fairq.finished_jobs_1 (queue, finished_at) where state = 'succeeded';
+create index finished_jobs_1_failed_idx on fairq.finished_jobs_1 (queue, finished_at) where state <> 'succeeded';
+create index finished_jobs_2_prune_idx on fairq.finished_jobs_2 (queue, finished_at) where state = 'succeeded';
+create index finished_jobs_2_failed_idx on fairq.finished_jobs_2 (queue, finished_at) where state <> 'succeeded';
+create index finished_jobs_3_prune_idx on fairq.finished_jobs_3 (queue, finished_at) where state = 'succeeded';
+create index finished_jobs_3_failed_idx on fairq.finished_jobs_3 (queue, finished_at) where state <> 'succeeded';
+create index finished_jobs_prune_idx on fairq.finished_jobs (queue, finished_at) where state = 'succeeded';
+comment on index fairq.finished_jobs_prune_idx is 'Ridden by _prune_queue and _ended_queues: jobs of a queue that have succeeded, oldest first.';
+create index finished_jobs_failed_idx on fairq.finished_jobs (queue, finished_at) where state <> 'succeeded';
+comment on index fairq.finished_jobs_failed_idx is 'Ridden by _prune_queue and _ended_queues: dead and cancelled jobs of a queue, oldest first.';
 
 -- prune: keys that have expired
 create index job_keys_prune_idx on fairq.job_keys (expires_at);
@@ -940,6 +1051,10 @@ create index leases_expire_idx on fairq.leases (queue, lease_expires_at);
 comment on index fairq.leases_expire_idx is 'Ridden by expire: leases by the time they end.';
 
 -- the timeline of one job
+create index job_log_0_timeline_idx on fairq.job_log_0 (job_id, log_id);
+create index job_log_1_timeline_idx on fairq.job_log_1 (job_id, log_id);
+create index job_log_2_timeline_idx on fairq.job_log_2 (job_id, log_id);
+create index job_log_3_timeline_idx on fairq.job_log_3 (job_id, log_id);
 create index job_log_timeline_idx on fairq.job_log (job_id, log_id);
 comment on index fairq.job_log_timeline_idx is 'Ridden by job_events: the transitions of one job.';
 
@@ -949,7 +1064,10 @@ comment on index fairq.tenants_look_idx is 'Ridden by _look: tenants'' rows by t
 
 -- a flow by its key, newest version first: under a held snapshot the dead versions are never walked.
 -- Tenant first: what reads a queue's flows in pick order must have no second index to be tempted by.
-create index flows_key_idx on fairq.flows (tenant, queue, stamp desc);
+-- Unique, so that it can be the table's identity where somebody publishes all tables: updates are refused without one,
+-- and a full one may not have generated columns in it.
+create unique index flows_key_idx on fairq.flows (tenant, queue, stamp desc);
+alter table fairq.flows replica identity using index flows_key_idx;
 comment on index fairq.flows_key_idx is 'Ridden by _open_flows, _by_tenant, _pick (for tenants that are named), _foreseen and tenant_stats: a tenant''s flow, newest version first.';
 
 -- the pick order. The whole tie-break is in the index, so that a limit cuts between equals by the rule and not by luck;
@@ -997,7 +1115,8 @@ select
     null::timestamptz as finished_at,
     l.lease_owner,
     l.cancel_requested_at,
-    null::jsonb as result
+    null::jsonb as result,
+    j.traceparent
 from fairq.jobs as j
 left join fairq.leases as l on j.job_id = l.job_id
 union all
@@ -1020,7 +1139,8 @@ select
     f.finished_at,
     f.lease_owner,
     null::timestamptz as cancel_requested_at,
-    f.result
+    f.result,
+    f.traceparent
 from fairq.finished_jobs as f;
 
 comment on view fairq.all_jobs is 'One row per job, wherever it is, with its state as users think of it: scheduled, queued, running, succeeded, dead, cancelled.';
@@ -1138,6 +1258,15 @@ create policy owner_does_all on fairq.jobs to fairq_owner using (true) with chec
 create policy owner_does_all on fairq.leases to fairq_owner using (true) with check (true);
 create policy owner_does_all on fairq.finished_jobs to fairq_owner using (true) with check (true);
 create policy owner_does_all on fairq.job_log to fairq_owner using (true) with check (true);
+-- partitions: what asks for the whole is under the whole's policies; this is for a dump by the owner, which asks each
+create policy owner_does_all on fairq.finished_jobs_0 to fairq_owner using (true) with check (true);
+create policy owner_does_all on fairq.finished_jobs_1 to fairq_owner using (true) with check (true);
+create policy owner_does_all on fairq.finished_jobs_2 to fairq_owner using (true) with check (true);
+create policy owner_does_all on fairq.finished_jobs_3 to fairq_owner using (true) with check (true);
+create policy owner_does_all on fairq.job_log_0 to fairq_owner using (true) with check (true);
+create policy owner_does_all on fairq.job_log_1 to fairq_owner using (true) with check (true);
+create policy owner_does_all on fairq.job_log_2 to fairq_owner using (true) with check (true);
+create policy owner_does_all on fairq.job_log_3 to fairq_owner using (true) with check (true);
 create policy owner_does_all on fairq.job_keys to fairq_owner using (true) with check (true);
 create policy owner_does_all on fairq.queues to fairq_owner using (true) with check (true);
 create policy owner_does_all on fairq.tenants to fairq_owner using (true) with check (true);
@@ -1145,6 +1274,7 @@ create policy owner_does_all on fairq.flows to fairq_owner using (true) with che
 create policy owner_does_all on fairq.schedulers to fairq_owner using (true) with check (true);
 create policy owner_does_all on fairq.ticks to fairq_owner using (true) with check (true);
 create policy owner_does_all on fairq.settlements to fairq_owner using (true) with check (true);
+create policy owner_does_all on fairq.ready_picks to fairq_owner using (true) with check (true);
 create policy owner_does_all on fairq.access_grants to fairq_owner using (true) with check (true);
 
 -- the functions callers run
@@ -1196,6 +1326,10 @@ create policy api_removes on fairq.ticks for delete to fairq_api using (true);
 create policy api_reads on fairq.settlements for select to fairq_api using (true);
 create policy api_adds on fairq.settlements for insert to fairq_api with check (true);
 create policy api_removes on fairq.settlements for delete to fairq_api using (true);
+create policy api_reads on fairq.ready_picks for select to fairq_api using (true);
+create policy api_adds on fairq.ready_picks for insert to fairq_api with check (true);
+create policy api_locks on fairq.ready_picks for update to fairq_api using (true) with check (false);
+create policy api_removes on fairq.ready_picks for delete to fairq_api using (true);
 
 create policy api_reads on fairq.access_grants for select to fairq_api using (true);
 
@@ -1234,6 +1368,7 @@ create policy operator_reads on fairq.flows for select to fairq_operator using (
 create policy operator_reads on fairq.schedulers for select to fairq_operator using (true);
 create policy operator_reads on fairq.ticks for select to fairq_operator using (true);
 create policy operator_reads on fairq.settlements for select to fairq_operator using (true);
+create policy operator_reads on fairq.ready_picks for select to fairq_operator using (true);
 create policy operator_grants on fairq.access_grants to fairq_operator using (true) with check (true);
 
 --
@@ -1284,7 +1419,7 @@ grant update (job_id, payload_hash, expires_at) on fairq.job_keys to fairq_api;
 grant select, insert on fairq.queues to fairq_api;
 grant update (
     paused, charge, max_running, rate, burst, default_lease, longest_lease, max_attempts, backoff_base, backoff_cap,
-    backoff_jitter, payload_limit, key_ttl, retention, notify
+    backoff_jitter, payload_limit, key_ttl, retention, retention_failed, notify, read_ahead
 ) on fairq.queues to fairq_api;
 grant select, insert on fairq.tenants to fairq_api;
 grant update (weight, max_running, paused, rate, burst) on fairq.tenants to fairq_api;
@@ -1298,9 +1433,13 @@ grant select, insert on fairq.schedulers to fairq_api;
 grant update (queue) on fairq.schedulers to fairq_api;
 grant select, insert, delete on fairq.ticks to fairq_api;
 grant select, insert, delete on fairq.settlements to fairq_api;
+grant select, insert, delete on fairq.ready_picks to fairq_api;
+-- one column, only so that its rows may be locked; the policy lets no update through
+grant update (queue) on fairq.ready_picks to fairq_api;
 grant select on fairq.access_grants to fairq_api;
--- ids are drawn before the row is written where a key has to name its job
-grant usage on sequence fairq.jobs_job_id_seq, fairq.dispatch_seq to fairq_api;
+-- ids are drawn before the row is written where a key has to name its job; defaults are reckoned as who writes
+grant usage on sequence fairq.jobs_job_id_seq, fairq.dispatch_seq, fairq.job_log_log_id_seq to fairq_api;
+grant select on sequence fairq.slot_seq to fairq_api;
 
 -- get_job() reads it; a view has the rights of its reader
 grant select on fairq.all_jobs to fairq_api;
@@ -1309,13 +1448,13 @@ grant select on fairq.all_jobs to fairq_api;
 grant select on fairq.all_jobs, fairq.job_events to fairq_tenant;
 grant select (
     job_id, queue, tenant, task, payload, priority, state, attempts, max_attempts, run_at, cost, operation_key,
-    last_error, created_at
+    traceparent, last_error, created_at
 ) on fairq.jobs to fairq_tenant;
 grant select (job_id, queue, tenant, lease_owner, attempt, started_at, cancel_requested_at) on fairq.leases
 to fairq_tenant;
 grant select (
     job_id, queue, tenant, task, payload, priority, state, attempts, max_attempts, run_at, cost, operation_key,
-    last_error, created_at, started_at, finished_at, lease_owner, result
+    traceparent, last_error, created_at, started_at, finished_at, lease_owner, result
 ) on fairq.finished_jobs to fairq_tenant;
 grant select on fairq.job_log to fairq_tenant;
 
@@ -1323,7 +1462,7 @@ grant select on fairq.job_log to fairq_tenant;
 grant select on fairq.all_jobs, fairq.job_events to fairq_operator;
 grant select on
     fairq.jobs, fairq.job_log, fairq.job_keys, fairq.queues, fairq.tenants, fairq.flows, fairq.schedulers, fairq.ticks,
-    fairq.settlements
+    fairq.settlements, fairq.ready_picks
 to fairq_operator;
 grant select (
     job_id, queue, tenant, caller, lease_owner, attempt, started_at, lease_expires_at, cancel_requested_at, dispatch,
@@ -1331,7 +1470,7 @@ grant select (
 ) on fairq.leases to fairq_operator;
 grant select (
     job_id, queue, tenant, task, payload, priority, state, attempts, max_attempts, run_at, cost, operation_key,
-    last_error, created_at, started_at, finished_at, lease_owner, result
+    traceparent, last_error, created_at, started_at, finished_at, lease_owner, result
 ) on fairq.finished_jobs to fairq_operator;
 grant select, insert, update, delete on fairq.access_grants to fairq_operator;
 
@@ -1398,31 +1537,66 @@ create or replace function fairq._refuse_log_change()
     language plpgsql
     set search_path = pg_catalog, pg_temp
 as $fn$
--- The one way out: prune() retires the rows of a job that is gone from everywhere.
+-- Three ways out, which take nothing away: a row whose job is gone from everywhere, a row that is in another partition
+-- too, and a whole partition that has no row.
+--
+-- Index: jobs_pkey, finished_jobs_pkey; job_log_pkey.
 begin
     if tg_op = 'DELETE' then
         if not exists (select from fairq.jobs as j where j.job_id = old.job_id)
            and not exists (select from fairq.finished_jobs as f where f.job_id = old.job_id) then
             return old;
+        elsif exists (
+            select from fairq.job_log as g
+            where g.log_id = old.log_id and g.slot <> old.slot and to_jsonb(g) - 'slot' = to_jsonb(old) - 'slot'
+        ) then
+            return old;
+        end if;
+    elsif tg_op = 'TRUNCATE' and tg_nargs = 1 then
+        -- a row lies in another partition than its own where somebody has taken its own away
+        if not exists (select from fairq.job_log as g where g.slot = tg_argv[0]::smallint)
+           and (select count(*) from pg_inherits as i where i.inhparent = 'fairq.job_log'::regclass) = 4 then
+            return null;
         end if;
     end if;
 
     raise exception 'job_log is append-only: % refused', lower(tg_op)
-        using errcode = '42501', hint = 'Rows go with their job, by prune().';
+        using errcode = '42501', hint = 'Rows go with their job, by maintain() or prune().';
 end
 $fn$;
-comment on function fairq._refuse_log_change() is 'Trigger: refuses every change of job_log but the retirement of a job''s rows once the job itself is gone.';
+comment on function fairq._refuse_log_change() is 'Trigger: refuses every change of job_log but the retirement of a job''s rows once the job itself is gone, and a move to another partition.';
 revoke all on function fairq._refuse_log_change() from public;
 
-create trigger job_log_rows_stay
+create or replace trigger job_log_rows_stay
 before update or delete on fairq.job_log
 for each row execute function fairq._refuse_log_change();
-create trigger job_log_table_stays
+create or replace trigger job_log_table_stays
 before truncate on fairq.job_log
 for each statement execute function fairq._refuse_log_change();
+-- of one partition by itself; that of rows they have from job_log
+create or replace trigger job_log_table_stays
+before truncate on fairq.job_log_0
+for each statement execute function fairq._refuse_log_change('0');
+create or replace trigger job_log_table_stays
+before truncate on fairq.job_log_1
+for each statement execute function fairq._refuse_log_change('1');
+create or replace trigger job_log_table_stays
+before truncate on fairq.job_log_2
+for each statement execute function fairq._refuse_log_change('2');
+create or replace trigger job_log_table_stays
+before truncate on fairq.job_log_3
+for each statement execute function fairq._refuse_log_change('3');
 -- always: also for a session that replays as a replica
 alter table fairq.job_log enable always trigger job_log_rows_stay;
 alter table fairq.job_log enable always trigger job_log_table_stays;
+alter table fairq.job_log_0 enable always trigger job_log_rows_stay;
+alter table fairq.job_log_0 enable always trigger job_log_table_stays;
+alter table fairq.job_log_1 enable always trigger job_log_rows_stay;
+alter table fairq.job_log_1 enable always trigger job_log_table_stays;
+alter table fairq.job_log_2 enable always trigger job_log_rows_stay;
+alter table fairq.job_log_2 enable always trigger job_log_table_stays;
+alter table fairq.job_log_3 enable always trigger job_log_rows_stay;
+alter table fairq.job_log_3 enable always trigger job_log_table_stays;
 
 --
 -- schema/functions/operator_rows.sql
@@ -1445,7 +1619,7 @@ $fn$;
 comment on function fairq._mark_tenant_changed() is 'Trigger: stamps a tenant''s row with the transaction that changed it.';
 revoke all on function fairq._mark_tenant_changed() from public;
 
-create trigger tenants_mark_changed
+create or replace trigger tenants_mark_changed
 before insert or update on fairq.tenants
 for each row execute function fairq._mark_tenant_changed();
 
@@ -1468,7 +1642,7 @@ $fn$;
 comment on function fairq._keep_tenant_row() is 'Trigger: a deleted tenant''s row leaves one of the wishes of *, or of defaults, so that the scheduler learns of it.';
 revoke all on function fairq._keep_tenant_row() from public;
 
-create trigger tenants_keep_row
+create or replace trigger tenants_keep_row
 after delete on fairq.tenants
 for each row execute function fairq._keep_tenant_row();
 
@@ -1481,29 +1655,73 @@ for each row execute function fairq._keep_tenant_row();
 --
 -- Owned by fairq_owner: the functions callers run have no right to make history disappear.
 
-create or replace function fairq._prune_queue(p_queue text, p_before timestamptz, p_limit integer)
+create or replace function fairq._ended_queues()
+    returns setof text
+    language plpgsql
+    stable
+    set search_path = pg_catalog, pg_temp
+as $fn$
+-- Index:  finished_jobs_prune_idx and finished_jobs_failed_idx, from one queue to the next.
+begin
+    return query
+    with recursive good(name) as (
+        (select f.queue from fairq.finished_jobs as f where f.state = 'succeeded' order by f.queue limit 1)
+        union all
+        select (
+            select f.queue from fairq.finished_jobs as f
+            where f.state = 'succeeded' and f.queue > g.name order by f.queue limit 1
+        )
+        from good as g where g.name is not null
+    ), failed(name) as (
+        (select f.queue from fairq.finished_jobs as f where f.state <> 'succeeded' order by f.queue limit 1)
+        union all
+        select (
+            select f.queue from fairq.finished_jobs as f
+            where f.state <> 'succeeded' and f.queue > d.name order by f.queue limit 1
+        )
+        from failed as d where d.name is not null
+    )
+    select n.name from (select g.name from good as g union select d.name from failed as d) as n
+    where n.name is not null
+    order by n.name;
+end
+$fn$;
+comment on function fairq._ended_queues() is 'The queues that have ended jobs. Internal.';
+revoke all on function fairq._ended_queues() from public;
+
+create or replace function fairq._prune_queue(
+    p_queue text, p_before timestamptz, p_failed_before timestamptz, p_limit integer
+)
     returns integer
     language plpgsql
     set search_path = pg_catalog, pg_temp
 as $fn$
--- succeeded, dead, cancelled -> gone, with their log: those of one queue that ended before p_before; returns how many.
+-- succeeded, dead, cancelled -> gone, with their log: those of one queue that ended before the moment for their state;
+-- returns how many.
 --
 -- Locks:  finished_jobs' rows, skipping those held by others (a job being revived).
--- Index:  finished_jobs_prune_idx; job_log_timeline_idx.
+-- Index:  finished_jobs_prune_idx, finished_jobs_failed_idx; job_log_timeline_idx.
 declare
     v_jobs bigint[];
 begin
-    with old as materialized (
-        select f.ctid as row_id from fairq.finished_jobs as f
-        where f.queue = p_queue and f.finished_at < p_before
+    with good as materialized (
+        select f.job_id from fairq.finished_jobs as f
+        where f.state = 'succeeded' and f.queue = p_queue and f.finished_at < p_before
         order by f.finished_at
         limit p_limit
         for update skip locked
-    ), gone as (
-        delete from fairq.finished_jobs as f using old as o where f.ctid = o.row_id returning f.job_id
+    ), failed as materialized (
+        select f.job_id from fairq.finished_jobs as f
+        where f.state <> 'succeeded' and f.queue = p_queue and f.finished_at < p_failed_before
+        order by f.finished_at
+        limit (select p_limit - count(*) from good)
+        for update skip locked
     )
-    select coalesce(array_agg(g.job_id order by g.job_id), '{}') into v_jobs from gone as g;
+    select coalesce(array_agg(o.job_id order by o.job_id), '{}') into v_jobs
+    from (select g.job_id from good as g union all select d.job_id from failed as d) as o;
 
+    -- by the primary key, in its order: a join might be turned round
+    delete from fairq.finished_jobs as f where f.job_id = any (v_jobs);
     delete from fairq.job_log as g
     where g.log_id in (
         select l.log_id
@@ -1513,8 +1731,8 @@ begin
     return cardinality(v_jobs);
 end
 $fn$;
-comment on function fairq._prune_queue(text, timestamptz, integer) is 'Removes ended jobs of one queue. Internal.';
-revoke all on function fairq._prune_queue(text, timestamptz, integer) from public;
+comment on function fairq._prune_queue(text, timestamptz, timestamptz, integer) is 'Removes ended jobs of one queue. Internal.';
+revoke all on function fairq._prune_queue(text, timestamptz, timestamptz, integer) from public;
 
 create or replace function fairq._prune_flows(p_limit integer, p_now timestamptz)
     returns void
@@ -1566,14 +1784,14 @@ as $fn$
 -- not ended.
 --
 -- Locks:  finished_jobs' and job_keys' rows, skipping those held by others; then each queue's lock, if it is free.
--- Index:  finished_jobs_prune_idx, from one queue to the next; job_keys_prune_idx.
+-- Index:  job_keys_prune_idx.
 -- Raises: 22023 when p_limit is out of range.
 declare
-    v_now       timestamptz := clock_timestamp();
-    v_queue     text;
-    v_retention interval;
-    v_jobs      integer := 0;
-    v_keys      integer;
+    v_now      timestamptz := clock_timestamp();
+    v_queue    text;
+    v_settings fairq.queues;
+    v_jobs     integer := 0;
+    v_keys     integer;
 begin
     if p_limit is null or p_limit not between 1 and 100000 then
         -- _refuse() is not the owner's to call
@@ -1581,20 +1799,13 @@ begin
             using errcode = '22023', hint = 'Nothing was changed.';
     end if;
 
-    for v_queue, v_retention in
-        with recursive queue(name) as (
-            (select f.queue from fairq.finished_jobs as f order by f.queue limit 1)
-            union all
-            select (select f.queue from fairq.finished_jobs as f where f.queue > q.name order by f.queue limit 1)
-            from queue as q where q.name is not null
-        )
-        select q.name, coalesce(
-            (select s.retention from fairq.queues as s where s.queue = q.name),
-            (select s.retention from fairq.queues as s where s.queue = '*')
-        )
-        from queue as q where q.name is not null
-    loop
-        v_jobs := v_jobs + fairq._prune_queue(v_queue, v_now - v_retention, p_limit - v_jobs);
+    for v_queue in select q.name from fairq._ended_queues() as q(name) loop
+        select s.* into v_settings from fairq.queues as s
+        where s.queue in (v_queue, '*') order by s.queue = '*' limit 1;
+        v_jobs := v_jobs + fairq._prune_queue(
+            v_queue, v_now - v_settings.retention, v_now - coalesce(v_settings.retention_failed, v_settings.retention),
+            p_limit - v_jobs
+        );
         exit when v_jobs >= p_limit;
     end loop;
 
@@ -1703,6 +1914,24 @@ end
 $fn$;
 comment on function fairq._check_delay(interval) is 'Raises 22023 for a delay out of range. Internal.';
 revoke all on function fairq._check_delay(interval) from public;
+
+create or replace function fairq._check_run_at(p_run_at timestamptz, p_delay interval)
+    returns void
+    language plpgsql
+    set search_path = pg_catalog, pg_temp
+as $fn$
+-- Raises: 22023 for a time that is infinite, a delay out of range, or both a time and a delay.
+begin
+    if num_nonnulls(p_run_at, p_delay) = 2 then
+        perform fairq._refuse('p_run_at and p_delay', format('%s and %s', p_run_at, p_delay), 'one or the other');
+    elsif not isfinite(p_run_at) then
+        perform fairq._refuse('p_run_at', p_run_at::text, 'a finite time');
+    end if;
+    perform fairq._check_delay(p_delay);
+end
+$fn$;
+comment on function fairq._check_run_at(timestamptz, interval) is 'Raises 22023 for when a job is not to run. Internal.';
+revoke all on function fairq._check_run_at(timestamptz, interval) from public;
 
 create or replace function fairq._check_limit(p_value integer, p_most integer)
     returns boolean
@@ -1899,13 +2128,13 @@ declare
     v_held bigint := greatest(1, round(extract(epoch from p_now - p_lease.started_at) * 1000));
 begin
     if p_lease.prepaid is null or p_pays = 'prepaid' then
-        return row(p_lease.tenant, p_lease.epoch, 1, 0, 0, 0, 0)::fairq.ending;
+        return row(p_lease.tenant, p_lease.epoch, 1, 0, 0, 0, 0, 0)::fairq.ending;
     elsif p_pays = 'nothing' then
-        return row(p_lease.tenant, p_lease.epoch, 1, 0, 0, 0, p_lease.prepaid)::fairq.ending;
+        return row(p_lease.tenant, p_lease.epoch, 1, 0, 0, 0, p_lease.prepaid, 0)::fairq.ending;
     end if;
     return row(
         p_lease.tenant, p_lease.epoch, 1, 1, v_held, greatest(0, v_held - p_lease.prepaid),
-        greatest(0, p_lease.prepaid - v_held)
+        greatest(0, p_lease.prepaid - v_held), 0
     )::fairq.ending;
 end
 $fn$;
@@ -1972,13 +2201,13 @@ begin
     end if;
     insert into fairq.finished_jobs (
         job_id, queue, tenant, task, payload, priority, state, attempts, max_attempts, run_at, cost, operation_key,
-        last_error, created_at, started_at, finished_at, lease_owner, token_hash, result
+        traceparent, last_error, created_at, started_at, finished_at, lease_owner, token_hash, result
     )
     values (
         v_job.job_id, v_job.queue, v_job.tenant, v_job.task, v_job.payload, v_job.priority, p_state, p_lease.attempt,
-        v_job.max_attempts, v_job.run_at, v_job.cost, v_job.operation_key, coalesce(p_error, v_job.last_error),
-        v_job.created_at, p_lease.started_at, p_now, p_lease.lease_owner, sha256(uuid_send(p_lease.lease_token)),
-        p_result
+        v_job.max_attempts, v_job.run_at, v_job.cost, v_job.operation_key, v_job.traceparent,
+        coalesce(p_error, v_job.last_error), v_job.created_at, p_lease.started_at, p_now, p_lease.lease_owner,
+        sha256(uuid_send(p_lease.lease_token)), p_result
     );
     return true;
 end
@@ -2059,13 +2288,20 @@ create or replace function fairq._granted_tenants(p_verb text, p_queue text, p_c
     stable
     set search_path = pg_catalog, pg_temp
 as $fn$
--- One read of access_grants, never one check per job.
+-- One read of access_grants or two, never one check per job.
 --
 -- Raises: 42501 for who may act for its own tenant alone, and has none: an empty answer would look like no work.
 declare
     v_tenants   text[];
     v_is_nobody boolean;
 begin
+    -- most workers may claim for all: the short question first
+    perform from fairq.access_grants as a
+    where a.verb = p_verb and a.tenant = '*' and a.queue in (p_queue, '*')
+      and pg_has_role(p_caller::name, to_regrole(quote_ident(a.role_name))::oid, 'usage');
+    if found then
+        return '{*}';
+    end if;
     -- each once: the scheduler takes them for different ones
     select array_agg(distinct g.tenant) filter (where g.is_here and g.tenant is not null), bool_or(g.tenant is null)
     into v_tenants, v_is_nobody
@@ -2082,7 +2318,7 @@ begin
     if v_tenants is null and v_is_nobody then
         perform fairq._refuse_nobody();
     end if;
-    return case when '*' = any (v_tenants) then '{*}' else coalesce(v_tenants, '{}') end;
+    return coalesce(v_tenants, '{}');
 end
 $fn$;
 comment on function fairq._granted_tenants(text, text, text) is 'The tenants of a queue a role may act for: {*} for all. Internal.';
@@ -2104,10 +2340,14 @@ declare
     v_is_good boolean := fairq._check_name('p_tenant', v_tenant, 200);
 begin
     if v_tenant <> all(v_granted) and v_granted <> '{*}' then
-        raise exception '% is not granted to this role for this queue and tenant', p_verb
+        raise exception '% is not granted to role % for queue % and tenant %',
+            p_verb, fairq._caller(), left(p_queue, 100), left(v_tenant, 100)
             using
                 errcode = '42501',
-                hint = 'An operator grants it with a row in access_grants.';
+                hint = format(
+                    'An operator grants it with a row in access_grants: (role_name, verb, queue, tenant) = '
+                    '(%L, %L, %L, %L).', fairq._caller(), p_verb, left(p_queue, 100), left(v_tenant, 100)
+                );
     end if;
     return v_tenant;
 end
@@ -2196,11 +2436,12 @@ begin
     delete from fairq.jobs as j where j.job_id = p_job.job_id;
     insert into fairq.finished_jobs (
         job_id, queue, tenant, task, payload, priority, state, attempts, max_attempts, run_at, cost, operation_key,
-        last_error, created_at, finished_at
+        traceparent, last_error, created_at, finished_at
     )
     values (
         p_job.job_id, p_job.queue, p_job.tenant, p_job.task, p_job.payload, p_job.priority, 'cancelled', p_job.attempts,
-        p_job.max_attempts, p_job.run_at, p_job.cost, p_job.operation_key, p_job.last_error, p_job.created_at, v_now
+        p_job.max_attempts, p_job.run_at, p_job.cost, p_job.operation_key, p_job.traceparent, p_job.last_error,
+        p_job.created_at, v_now
     );
     insert into fairq.job_log (job_id, queue, tenant, event_type, attempt, actor, created_at)
     values (p_job.job_id, p_job.queue, p_job.tenant, 'cancelled', p_job.attempts, p_actor, v_now);
@@ -2451,30 +2692,38 @@ begin
     if p_new.payload_limit not between 2 and 67108864 then
         perform fairq._refuse('p_payload_limit', p_new.payload_limit::text, 'a number of bytes from 2 to 67108864');
     end if;
+    if p_new.read_ahead not between 0 and 1000 then
+        perform fairq._refuse('p_read_ahead', p_new.read_ahead::text, 'a number of jobs from 0 to 1000');
+    end if;
     perform fairq._check_span('p_key_ttl', p_new.key_ttl, interval '1 microsecond', interval '3650 days');
     perform fairq._check_span('p_retention', p_new.retention, interval '0', interval '3650 days');
+    if p_new.retention_failed is not null then
+        perform fairq._check_span('p_retention_failed', p_new.retention_failed, interval '0', interval '3650 days');
+    end if;
 end
 $fn$;
 comment on function fairq._check_settings(fairq.queues) is 'Raises 22023 for a setting out of range. Internal.';
 revoke all on function fairq._check_settings(fairq.queues) from public;
 
 create or replace function fairq.set_queue(
-    p_queue          text,
-    p_paused         boolean default null,
-    p_charge         text default null,
-    p_max_running    integer default null,
-    p_rate           double precision default null,
-    p_burst          integer default null,
-    p_default_lease  interval default null,
-    p_longest_lease  interval default null,
-    p_max_attempts   integer default null,
-    p_backoff_base   interval default null,
-    p_backoff_cap    interval default null,
-    p_backoff_jitter double precision default null,
-    p_payload_limit  integer default null,
-    p_key_ttl        interval default null,
-    p_retention      interval default null,
-    p_notify         boolean default null
+    p_queue            text,
+    p_paused           boolean default null,
+    p_charge           text default null,
+    p_max_running      integer default null,
+    p_rate             double precision default null,
+    p_burst            integer default null,
+    p_default_lease    interval default null,
+    p_longest_lease    interval default null,
+    p_max_attempts     integer default null,
+    p_backoff_base     interval default null,
+    p_backoff_cap      interval default null,
+    p_backoff_jitter   double precision default null,
+    p_payload_limit    integer default null,
+    p_key_ttl          interval default null,
+    p_retention        interval default null,
+    p_notify           boolean default null,
+    p_retention_failed interval default null,
+    p_read_ahead       integer default null
 )
     returns void
     language plpgsql
@@ -2482,7 +2731,7 @@ create or replace function fairq.set_queue(
     set search_path = pg_catalog, pg_temp
 as $fn$
 -- What is not given stays as it is; a queue that had no row starts from that of *. A p_max_running of -1 or a p_rate of
--- 0 takes the queue's own cap or rate away.
+-- 0 takes the queue's own cap or rate away, a p_retention_failed of -1 second that for what failed.
 --
 -- Locks:  the queue's row in queues, which no claim ever waits for.
 -- Raises: 22023 for a setting out of range.
@@ -2495,22 +2744,27 @@ begin
     -- two operators who change different settings at once both have their way
     perform from fairq.queues as q where q.queue = p_queue for update;
     v_new := fairq._queue_settings(p_queue);
-    v_new.queue          := p_queue;
-    v_new.paused         := coalesce(p_paused, v_new.paused);
-    v_new.charge         := coalesce(p_charge, v_new.charge);
-    v_new.max_running    := nullif(coalesce(p_max_running, v_new.max_running), -1);
-    v_new.rate           := nullif(coalesce(p_rate, v_new.rate), 0);
-    v_new.burst          := coalesce(p_burst, v_new.burst);
-    v_new.default_lease  := coalesce(p_default_lease, v_new.default_lease);
-    v_new.longest_lease  := coalesce(p_longest_lease, v_new.longest_lease);
-    v_new.max_attempts   := coalesce(p_max_attempts, v_new.max_attempts);
-    v_new.backoff_base   := coalesce(p_backoff_base, v_new.backoff_base);
-    v_new.backoff_cap    := coalesce(p_backoff_cap, v_new.backoff_cap);
-    v_new.backoff_jitter := coalesce(p_backoff_jitter, v_new.backoff_jitter);
-    v_new.payload_limit  := coalesce(p_payload_limit, v_new.payload_limit);
-    v_new.key_ttl        := coalesce(p_key_ttl, v_new.key_ttl);
-    v_new.retention      := coalesce(p_retention, v_new.retention);
-    v_new.notify         := coalesce(p_notify, v_new.notify);
+    v_new.queue            := p_queue;
+    v_new.paused           := coalesce(p_paused, v_new.paused);
+    v_new.charge           := coalesce(p_charge, v_new.charge);
+    v_new.max_running      := nullif(coalesce(p_max_running, v_new.max_running), -1);
+    v_new.rate             := nullif(coalesce(p_rate, v_new.rate), 0);
+    v_new.burst            := coalesce(p_burst, v_new.burst);
+    v_new.default_lease    := coalesce(p_default_lease, v_new.default_lease);
+    v_new.longest_lease    := coalesce(p_longest_lease, v_new.longest_lease);
+    v_new.max_attempts     := coalesce(p_max_attempts, v_new.max_attempts);
+    v_new.backoff_base     := coalesce(p_backoff_base, v_new.backoff_base);
+    v_new.backoff_cap      := coalesce(p_backoff_cap, v_new.backoff_cap);
+    v_new.backoff_jitter   := coalesce(p_backoff_jitter, v_new.backoff_jitter);
+    v_new.payload_limit    := coalesce(p_payload_limit, v_new.payload_limit);
+    v_new.key_ttl          := coalesce(p_key_ttl, v_new.key_ttl);
+    v_new.retention        := coalesce(p_retention, v_new.retention);
+    v_new.retention_failed := case
+        when p_retention_failed = interval '-1 second' then null
+        else coalesce(p_retention_failed, v_new.retention_failed)
+    end;
+    v_new.notify           := coalesce(p_notify, v_new.notify);
+    v_new.read_ahead       := coalesce(p_read_ahead, v_new.read_ahead);
     perform fairq._check_settings(v_new);
 
     insert into fairq.queues as q select v_new.*
@@ -2520,17 +2774,18 @@ begin
         burst = excluded.burst, default_lease = excluded.default_lease, longest_lease = excluded.longest_lease,
         max_attempts = excluded.max_attempts, backoff_base = excluded.backoff_base, backoff_cap = excluded.backoff_cap,
         backoff_jitter = excluded.backoff_jitter, payload_limit = excluded.payload_limit, key_ttl = excluded.key_ttl,
-        retention = excluded.retention, notify = excluded.notify;
+        retention = excluded.retention, retention_failed = excluded.retention_failed, notify = excluded.notify,
+        read_ahead = excluded.read_ahead;
 end
 $fn$;
-comment on function fairq.set_queue(text, boolean, text, integer, double precision, integer, interval, interval, integer, interval, interval, double precision, integer, interval, interval, boolean) is 'Changes the settings given of a queue, or of all queues without settings of their own (*).';
+comment on function fairq.set_queue(text, boolean, text, integer, double precision, integer, interval, interval, integer, interval, interval, double precision, integer, interval, interval, boolean, interval, integer) is 'Changes the settings given of a queue, or of all queues without settings of their own (*).';
 revoke all on function fairq.set_queue(
     text, boolean, text, integer, double precision, integer, interval, interval, integer, interval, interval,
-    double precision, integer, interval, interval, boolean
+    double precision, integer, interval, interval, boolean, interval, integer
 ) from public;
 grant execute on function fairq.set_queue(
     text, boolean, text, integer, double precision, integer, interval, interval, integer, interval, interval,
-    double precision, integer, interval, interval, boolean
+    double precision, integer, interval, interval, boolean, interval, integer
 ) to fairq_operator;
 
 --
@@ -2541,6 +2796,22 @@ grant execute on function fairq.set_queue(
 -- enqueue: none -> queued, or scheduled when it is to run later
 --
 -- A producer writes rows of its own and no shared one: only two producers of one key wait for each other.
+
+create or replace function fairq._is_traceparent(p_value text)
+    returns boolean
+    language plpgsql
+    immutable
+    set search_path = pg_catalog, pg_temp
+as $fn$
+-- The header traceparent of W3C Trace Context: version, trace id, parent id and flags in lower-case hexadecimals, the
+-- ids not all zeros, no version ff. Only a version that is yet to come may have more behind it.
+begin
+    return octet_length(p_value) <= 200
+        and p_value ~ '^(?!ff|00.{54})[0-9a-f]{2}-(?!0{32})[0-9a-f]{32}-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}(-[!-~]*)?$';
+end
+$fn$;
+comment on function fairq._is_traceparent(text) is 'Whether a text is a traceparent of W3C Trace Context. Internal.';
+revoke all on function fairq._is_traceparent(text) from public;
 
 create or replace function fairq._is_plain(p_job fairq.new_job, p_settings fairq.queues)
     returns boolean
@@ -2559,7 +2830,8 @@ begin
         and p_job.priority between 0 and 3
         and (p_job.max_attempts is null or p_job.max_attempts between 1 and 1000)
         and p_job.cost > 0 and p_job.cost <= 1000000
-        and p_job.key is null and p_job.key_ttl is null,
+        and p_job.key is null and p_job.key_ttl is null
+        and (p_job.traceparent is null or fairq._is_traceparent(p_job.traceparent)),
         false
     );
 end
@@ -2590,10 +2862,7 @@ begin
             octet_length(p_job.payload::text), p_settings.payload_limit
             using errcode = '54000', hint = 'Store it elsewhere and enqueue a reference to it.';
     end if;
-    if p_job.run_at is not null and (not isfinite(p_job.run_at) or p_job.delay is not null) then
-        perform fairq._refuse('p_run_at', p_job.run_at::text, 'finite, and given without p_delay');
-    end if;
-    perform fairq._check_delay(p_job.delay);
+    perform fairq._check_run_at(p_job.run_at, p_job.delay);
     if p_job.priority is null or p_job.priority not between 0 and 3 then
         perform fairq._refuse('p_priority', p_job.priority::text, 'a number from 0 (first) to 3');
     end if;
@@ -2608,6 +2877,13 @@ begin
     end if;
     if p_job.key_ttl is not null then
         perform fairq._check_span('p_key_ttl', p_job.key_ttl, interval '1 microsecond', interval '3650 days');
+    end if;
+    if p_job.traceparent is not null and not fairq._is_traceparent(p_job.traceparent) then
+        raise exception 'p_traceparent must be like %, not %',
+            '00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01', left(p_job.traceparent, 100)
+            using
+                errcode = '22023',
+                hint = 'Give the header traceparent of W3C Trace Context as it is, or none. Nothing was changed.';
     end if;
 
     p_job.max_attempts := coalesce(p_job.max_attempts, p_settings.max_attempts);
@@ -2673,15 +2949,16 @@ declare
     v_now timestamptz := clock_timestamp();
 begin
     insert into fairq.jobs (
-        job_id, queue, tenant, task, payload, priority, state, max_attempts, run_at, cost, operation_key, created_at
+        job_id, queue, tenant, task, payload, priority, state, max_attempts, run_at, cost, operation_key, traceparent,
+        created_at
     )
     select
         u.job_id, u.queue, u.tenant, u.task, u.payload, u.priority,
         case when coalesce(u.run_at, v_now + u.delay) > v_now then 'scheduled' else 'queued' end,
-        u.max_attempts, coalesce(u.run_at, v_now + u.delay, v_now), u.cost, u.key, v_now
+        u.max_attempts, coalesce(u.run_at, v_now + u.delay, v_now), u.cost, u.key, u.traceparent, v_now
     from unnest(p_jobs, p_outcomes) as u(
-        tenant, task, payload, queue, run_at, delay, priority, max_attempts, key, key_ttl, cost, ordinal, job_id,
-        outcome
+        tenant, task, payload, queue, run_at, delay, priority, max_attempts, key, key_ttl, cost, traceparent,
+        ordinal, job_id, outcome
     )
     where u.outcome = 'created';
     return true;
@@ -2748,7 +3025,8 @@ create or replace function fairq.enqueue_job(
     p_max_attempts integer default null,
     p_key          text default null,
     p_key_ttl      interval default null,
-    p_cost         double precision default 1
+    p_cost         double precision default 1,
+    p_traceparent  text default null
 )
     returns fairq.enqueued_job
     language plpgsql
@@ -2775,7 +3053,7 @@ begin
     v_job := fairq._check_job(
         row(
             fairq._acting_tenant('enqueue', p_queue, p_tenant), p_task, p_payload, p_queue, p_run_at, p_delay,
-            p_priority, p_max_attempts, p_key, p_key_ttl, p_cost
+            p_priority, p_max_attempts, p_key, p_key_ttl, p_cost, p_traceparent
         )::fairq.new_job,
         v_settings
     );
@@ -2792,12 +3070,12 @@ begin
     return row(v_outcome.job_id, v_outcome.outcome = 'created')::fairq.enqueued_job;
 end
 $fn$;
-comment on function fairq.enqueue_job(text, text, jsonb, text, timestamptz, interval, integer, integer, text, interval, double precision) is 'Enqueues a job for a tenant (without p_tenant: the session''s own), to run at once, at p_run_at or after p_delay. p_priority 0 goes first within the tenant. p_key makes it idempotent for p_key_ttl: used again, it returns the first job.';
+comment on function fairq.enqueue_job(text, text, jsonb, text, timestamptz, interval, integer, integer, text, interval, double precision, text) is 'Enqueues a job for a tenant (without p_tenant: the session''s own), to run at once, at p_run_at or after p_delay. p_priority 0 goes first within the tenant. p_key makes it idempotent for p_key_ttl: used again, it returns the first job. p_traceparent (W3C Trace Context) goes to the workers as it is.';
 revoke all on function fairq.enqueue_job(
-    text, text, jsonb, text, timestamptz, interval, integer, integer, text, interval, double precision
+    text, text, jsonb, text, timestamptz, interval, integer, integer, text, interval, double precision, text
 ) from public;
 grant execute on function fairq.enqueue_job(
-    text, text, jsonb, text, timestamptz, interval, integer, integer, text, interval, double precision
+    text, text, jsonb, text, timestamptz, interval, integer, integer, text, interval, double precision, text
 ) to fairq_producer, fairq_tenant;
 
 create or replace function fairq._read_jobs(p_jobs jsonb)
@@ -2810,7 +3088,7 @@ as $fn$
 --
 -- Raises: 22023 for what is not an array of 1 to 10,000 objects with known fields.
 declare
-    v_fields  text[] := '{tenant,task,payload,queue,run_at,delay,priority,max_attempts,key,key_ttl,cost}';
+    v_fields  text[] := '{tenant,task,payload,queue,run_at,delay,priority,max_attempts,key,key_ttl,cost,traceparent}';
     v_strange text;
 begin
     if p_jobs is null or jsonb_typeof(p_jobs) <> 'array' then
@@ -2832,7 +3110,8 @@ begin
         select array_agg(
             row(
                 r.tenant, r.task, coalesce(r.payload, '{}'), coalesce(r.queue, 'default'), r.run_at, r.delay,
-                coalesce(r.priority, 2), r.max_attempts, r.key, r.key_ttl, coalesce(r.cost, 1)
+                coalesce(r.priority, 2), r.max_attempts, r.key, r.key_ttl, coalesce(r.cost, 1),
+                r.traceparent
             )::fairq.new_job
             order by e.ordinality
         )
@@ -2956,6 +3235,79 @@ grant execute on function fairq.enqueue_jobs(jsonb) to fairq_producer, fairq_ten
 -- promote: scheduled -> queued, when its time has come
 --
 
+create or replace function fairq._promote_one(p_job_id bigint, p_is_fed boolean)
+    returns boolean
+    language plpgsql
+    set search_path = pg_catalog, pg_temp
+as $fn$
+-- scheduled -> queued, after a batch could not be: false when it is this job that cannot. It stays as it is.
+--
+-- p_is_fed: as in _put_back().
+-- Locks:    the job's row is held.
+begin
+    update fairq.jobs as j
+    set state = 'queued', changed_xid = case when p_is_fed then j.changed_xid else pg_current_xact_id() end
+    where j.job_id = p_job_id;
+    return true;
+exception
+    when lock_not_available or transaction_rollback or insufficient_resources then
+        raise;
+    when others then
+        raise warning 'job % could not be promoted and stays scheduled: %', p_job_id, sqlerrm
+            using hint = 'Undo what keeps its row from being changed, and call promote_due_jobs().';
+        return false;
+end
+$fn$;
+comment on function fairq._promote_one(bigint, boolean) is 'Promotes one job, whatever is wrong with others. Internal.';
+revoke all on function fairq._promote_one(bigint, boolean) from public;
+
+create or replace function fairq._promote_each(
+    p_tick fairq.ticks, p_snap pg_snapshot, p_own xid8, p_now timestamptz, p_limit integer
+)
+    returns fairq.moved
+    language plpgsql
+    set search_path = pg_catalog, pg_temp
+as $fn$
+-- _promote_due() job by job, for a batch that has one in it that cannot be promoted: one bad row stops nobody. The
+-- floor moves past such a row; promote_due_jobs() tries it again, and so does a scheduler that starts afresh.
+--
+-- Locks:  jobs' rows, skipping those held by others.
+-- Index:  jobs_promote_idx, from the promote floor.
+declare
+    v_moved fairq.moved;
+    v_stays bigint[] := '{}';
+    v_job   fairq.jobs;
+begin
+    for v_job in
+        select j.* from fairq.jobs as j
+        where j.queue = p_tick.queue and j.state = 'scheduled'
+          and j.run_at >= p_tick.promote_floor and j.run_at <= p_now
+          and j.changed_xid <> p_own and pg_visible_in_snapshot(j.changed_xid, p_snap)
+        order by j.run_at, j.job_id
+        limit p_limit
+        for update skip locked
+    loop
+        if fairq._promote_one(v_job.job_id, true) then
+            v_moved.news := v_moved.news || row(
+                v_job.tenant, 'queued', v_job.priority, v_job.run_at, v_job.job_id
+            )::fairq.news;
+        else
+            v_stays := v_stays || v_job.job_id;
+        end if;
+    end loop;
+
+    select j.run_at into v_moved.floor from fairq.jobs as j
+    where j.queue = p_tick.queue and j.state = 'scheduled' and j.job_id <> all (v_stays)
+      and j.run_at >= p_tick.promote_floor and j.run_at <= p_now + interval '1 second'
+    order by j.run_at
+    limit 1;
+    v_moved.floor := coalesce(v_moved.floor, p_now + interval '1 second');
+    return v_moved;
+end
+$fn$;
+comment on function fairq._promote_each(fairq.ticks, pg_snapshot, xid8, timestamptz, integer) is 'Promotes what is due inside a claim, job by job. Internal.';
+revoke all on function fairq._promote_each(fairq.ticks, pg_snapshot, xid8, timestamptz, integer) from public;
+
 create or replace function fairq._promote_due(
     p_tick fairq.ticks, p_snap pg_snapshot, p_own xid8, p_now timestamptz, p_limit integer
 )
@@ -2972,27 +3324,34 @@ as $fn$
 declare
     v_moved fairq.moved;
 begin
-    with due as materialized (
-        select j.ctid as row_id from fairq.jobs as j
-        where j.queue = p_tick.queue and j.state = 'scheduled'
-          and j.run_at >= p_tick.promote_floor and j.run_at <= p_now
-          and j.changed_xid <> p_own and pg_visible_in_snapshot(j.changed_xid, p_snap)
-        order by j.run_at, j.job_id
-        limit p_limit
-        for update skip locked
-    ), promoted as (
-        update fairq.jobs as j
-        set state = 'queued'
-        from due as d
-        where j.ctid = d.row_id
-        returning j.tenant, j.priority, j.run_at, j.job_id
-    )
-    select array_agg(row(n.tenant, 'queued', n.priority, n.run_at, n.job_id)::fairq.news) into v_moved.news
-    from (
-        select p.tenant, p.priority, min(p.run_at) as run_at, min(p.job_id) as job_id
-        from promoted as p
-        group by p.tenant, p.priority
-    ) as n;
+    begin
+        with due as materialized (
+            select j.ctid as row_id from fairq.jobs as j
+            where j.queue = p_tick.queue and j.state = 'scheduled'
+              and j.run_at >= p_tick.promote_floor and j.run_at <= p_now
+              and j.changed_xid <> p_own and pg_visible_in_snapshot(j.changed_xid, p_snap)
+            order by j.run_at, j.job_id
+            limit p_limit
+            for update skip locked
+        ), promoted as (
+            update fairq.jobs as j
+            set state = 'queued'
+            from due as d
+            where j.ctid = d.row_id
+            returning j.tenant, j.priority, j.run_at, j.job_id
+        )
+        select array_agg(row(n.tenant, 'queued', n.priority, n.run_at, n.job_id)::fairq.news) into v_moved.news
+        from (
+            select p.tenant, p.priority, min(p.run_at) as run_at, min(p.job_id) as job_id
+            from promoted as p
+            group by p.tenant, p.priority
+        ) as n;
+    exception
+        when lock_not_available or transaction_rollback or insufficient_resources then
+            raise;
+        when others then
+            return fairq._promote_each(p_tick, p_snap, p_own, p_now, p_limit);
+    end;
 
     -- what is still due (over the limit, locked, or not yet read by a look) holds the floor; else what is due next, if
     -- it is within a second: most claims need not ask
@@ -3007,6 +3366,34 @@ end
 $fn$;
 comment on function fairq._promote_due(fairq.ticks, pg_snapshot, xid8, timestamptz, integer) is 'Promotes what is due inside a claim. Internal.';
 revoke all on function fairq._promote_due(fairq.ticks, pg_snapshot, xid8, timestamptz, integer) from public;
+
+create or replace function fairq._promote_singly(p_queue text, p_now timestamptz, p_limit integer)
+    returns integer
+    language plpgsql
+    set search_path = pg_catalog, pg_temp
+as $fn$
+-- promote_due_jobs() job by job, for a batch that has one in it that cannot be promoted: how many could.
+--
+-- Locks:  jobs' rows, skipping those held by others.
+-- Index:  jobs_promote_idx.
+declare
+    v_job_id bigint;
+    v_count  integer := 0;
+begin
+    for v_job_id in
+        select j.job_id from fairq.jobs as j
+        where j.queue = p_queue and j.state = 'scheduled' and j.run_at <= p_now
+        order by j.run_at, j.job_id
+        limit p_limit
+        for update skip locked
+    loop
+        v_count := v_count + fairq._promote_one(v_job_id, false)::integer;
+    end loop;
+    return v_count;
+end
+$fn$;
+comment on function fairq._promote_singly(text, timestamptz, integer) is 'Promotes what is due from outside, job by job. Internal.';
+revoke all on function fairq._promote_singly(text, timestamptz, integer) from public;
 
 create or replace function fairq.promote_due_jobs(p_queue text default null, p_limit integer default 1000)
     returns integer
@@ -3052,18 +3439,25 @@ begin
         )
         select q.name from queue as q where q.name is not null
     loop
-        with due as materialized (
-            select j.ctid as row_id from fairq.jobs as j
-            where j.queue = v_queue and j.state = 'scheduled' and j.run_at <= v_now
-            order by j.run_at, j.job_id
-            limit p_limit - v_total
-            for update skip locked
-        )
-        update fairq.jobs as j
-        set state = 'queued', changed_xid = pg_current_xact_id()
-        from due as d
-        where j.ctid = d.row_id;
-        get diagnostics v_count = row_count;
+        begin
+            with due as materialized (
+                select j.ctid as row_id from fairq.jobs as j
+                where j.queue = v_queue and j.state = 'scheduled' and j.run_at <= v_now
+                order by j.run_at, j.job_id
+                limit p_limit - v_total
+                for update skip locked
+            )
+            update fairq.jobs as j
+            set state = 'queued', changed_xid = pg_current_xact_id()
+            from due as d
+            where j.ctid = d.row_id;
+            get diagnostics v_count = row_count;
+        exception
+            when lock_not_available or transaction_rollback or insufficient_resources then
+                raise;
+            when others then
+                v_count := fairq._promote_singly(v_queue, v_now, p_limit - v_total);
+        end;
         v_total := v_total + v_count;
         exit when v_total >= p_limit;
     end loop;
@@ -3118,12 +3512,44 @@ $fn$;
 comment on function fairq._end_expired(fairq.leases, timestamptz, boolean) is 'Ends an attempt whose lease is over. Internal.';
 revoke all on function fairq._end_expired(fairq.leases, timestamptz, boolean) from public;
 
+create or replace function fairq._quarantine(p_lease fairq.leases, p_now timestamptz, p_error jsonb)
+    returns text
+    language plpgsql
+    set search_path = pg_catalog, pg_temp
+as $fn$
+-- running -> dead, with the reason why its lease could not be ended. Where not even that can be (an ended job has its
+-- id already, its payload cannot be read), the job is kept: as nobody's, under a new token, until the next try in an
+-- hour; the log says why.
+--
+-- Locks:  the lease's row is held; the job's row.
+begin
+    perform fairq._end_job(p_lease, 'dead', p_now, p_error);
+    return 'dead';
+exception
+    when lock_not_available or transaction_rollback or insufficient_resources then
+        raise;
+    when others then
+        delete from fairq.leases as l where l.job_id = p_lease.job_id;
+        p_lease.lease_token := gen_random_uuid();
+        p_lease.lease_expires_at := p_now + interval '1 hour';
+        insert into fairq.leases select p_lease.*;
+        p_error := p_error || jsonb_build_object('kept', left(sqlerrm, 2000));
+        -- it has ended no attempt
+        p_lease.started_at := null;
+        perform fairq._log(p_lease, 'lease_expired', p_now, jsonb_build_object('error', p_error));
+        return 'kept';
+end
+$fn$;
+comment on function fairq._quarantine(fairq.leases, timestamptz, jsonb) is 'Ends a job that cannot be put back, or keeps it for an hour. Internal.';
+revoke all on function fairq._quarantine(fairq.leases, timestamptz, jsonb) from public;
+
 create or replace function fairq._expire_lease(p_lease fairq.leases, p_now timestamptz, p_is_fed boolean)
     returns text
     language plpgsql
     set search_path = pg_catalog, pg_temp
 as $fn$
--- As _end_expired, but a job that cannot be put back goes to dead with the reason: one bad row stops nobody.
+-- As _end_expired, but a job that cannot be put back goes to dead with the reason, or is kept: one bad row stops
+-- nobody.
 --
 -- What passes by itself (a lock, a deadlock, a full disk) is no fault of the row: the caller hears of it and may try
 -- again.
@@ -3133,11 +3559,10 @@ exception
     when lock_not_available or transaction_rollback or insufficient_resources then
         raise;
     when others then
-        perform fairq._end_job(
-            p_lease, 'dead', p_now,
+        return fairq._quarantine(
+            p_lease, p_now,
             jsonb_build_object('code', 'QUARANTINED', 'message', left(sqlerrm, 2000), 'sqlstate', sqlstate)
         );
-        return 'dead';
 end
 $fn$;
 comment on function fairq._expire_lease(fairq.leases, timestamptz, boolean) is 'Ends an attempt whose lease is over, whatever is wrong with the job. Internal.';
@@ -3155,6 +3580,7 @@ as $fn$
 declare
     v_moved fairq.moved := row('{}'::fairq.news[], '{}'::fairq.ending[], null)::fairq.moved;
     v_lease fairq.leases;
+    v_state text;
 begin
     for v_lease in
         select l.* from fairq.leases as l
@@ -3163,8 +3589,10 @@ begin
         limit p_limit
         for update skip locked
     loop
+        v_state := fairq._expire_lease(v_lease, p_now, true);
+        continue when v_state = 'kept';
         v_moved.endings := v_moved.endings || fairq._ending(v_lease, 'prepaid', p_now);
-        if fairq._expire_lease(v_lease, p_now, true) = 'queued' then
+        if v_state = 'queued' then
             v_moved.news := v_moved.news || (
                 select row(j.tenant, 'queued', j.priority, j.run_at, j.job_id)::fairq.news
                 from fairq.jobs as j where j.job_id = v_lease.job_id
@@ -3223,8 +3651,8 @@ begin
             limit p_limit - v_total
             for update skip locked
         loop
+            continue when fairq._expire_lease(v_lease, clock_timestamp(), false) = 'kept';
             perform fairq._settle(v_queue, fairq._ending(v_lease, 'prepaid', clock_timestamp()));
-            perform fairq._expire_lease(v_lease, clock_timestamp(), false);
             v_total := v_total + 1;
         end loop;
         exit when v_total >= p_limit;
@@ -3413,6 +3841,8 @@ begin
         update fairq.tenants as t set weight = t.weight where t.queue = p_queue;
         -- an attempt that ends meanwhile waits for its job's row, which the first statement has changed
         delete from fairq.settlements as s where s.queue = p_queue;
+        -- their jobs are queued, and news like all
+        delete from fairq.ready_picks as r where r.queue = p_queue;
         update fairq.flows as f
         set
             stamp   = f.stamp + 1,
@@ -3431,7 +3861,7 @@ begin
         coalesce(p_tick.virtual_time, 0), row(-9223372036854775808, 0, 0, '')::fairq.place, '-infinity'::timestamptz,
         '-infinity'::timestamptz, '-infinity'::timestamptz, false, coalesce(p_tick.charge, p_settings.charge),
         (select count(*) from fairq.leases as l where l.queue = p_queue), coalesce(p_tick.backlogged, 0),
-        coalesce(p_tick.milliweight, 0), coalesce(p_tick.activations, 0), p_tick.mean, p_settings.burst, p_now
+        coalesce(p_tick.milliweight, 0), coalesce(p_tick.activations, 0), p_tick.mean, p_settings.burst, p_now, 0
     )::fairq.ticks;
 end
 $fn$;
@@ -3594,7 +4024,12 @@ begin
     order by t.tenant = '*'
     limit 1;
     if not found then
-        v_wish := row(p_queue, p_tenant, 1, null, false, null, 1, null)::fairq.tenants;
+        -- by name: a call that waits here while a column is added goes on
+        v_wish.queue := p_queue;
+        v_wish.tenant := p_tenant;
+        v_wish.weight := 1;
+        v_wish.paused := false;
+        v_wish.burst := 1;
     end if;
     return v_wish;
 end
@@ -3715,6 +4150,9 @@ begin
                     then (select sum(e.refund) from unnest(t.endings) as e where e.epoch = (f.flow).epoch)
                 when t.last_epoch = (f.flow).epoch then t.refund
             end,
+            case when t.returned > 0 then (
+                select sum(e.returned) from unnest(t.endings) as e where e.epoch = (f.flow).epoch
+            ) end,
             f.row_id, f.flow, case
                 when t.wished or t.arrived and (f.flow).has_work is not true then fairq._wish(p_queue, t.tenant)
             end
@@ -3734,6 +4172,7 @@ begin
                 ] as head_id,
                 sum((u.ending).ended) as ended, sum((u.ending).measured) as measured,
                 sum((u.ending).elapsed) as elapsed, sum((u.ending).extra) as extra, sum((u.ending).refund) as refund,
+                sum((u.ending).returned) as returned,
                 min((u.ending).epoch) as first_epoch, max((u.ending).epoch) as last_epoch,
                 array_agg(u.ending) filter (where u.state is null) as endings
             from (
@@ -3914,6 +4353,9 @@ begin
                     - round(coalesce(v_new.refund, 0)::double precision * 2520 / v_flow.weight)::numeric
                 ))
             end;
+            if v_new.returned > 0 then
+                v_flow.vtime := v_flow.vtime - v_new.returned;
+            end if;
             v_flow.estimate := fairq._average(v_flow.estimate, v_new.elapsed, v_new.measured);
         end if;
         if (v_new.wish).weight is not null then
@@ -4126,7 +4568,9 @@ begin
     select
         (
             select array_agg(
-                row(c.turn, c.job_row, c.tenant, c.job_id, c.price, (c.flow).epoch)::fairq.pick order by c.turn
+                row(
+                    c.turn, c.job_row, c.tenant, c.job_id, c.price, (c.flow).epoch, c.costs
+                )::fairq.pick order by c.turn
             )
             from chosen as c
         ),
@@ -4241,7 +4685,7 @@ begin
     end;
     return row(
         true,
-        array[row(1, v_job.job_row, v_flow.tenant, v_job.job_id, v_paid, v_flow.epoch)::fairq.pick],
+        array[row(1, v_job.job_row, v_flow.tenant, v_job.job_id, v_paid, v_flow.epoch, v_step)::fairq.pick],
         array[row(
             v_first.row_id, not v_is_new, v_flow, 1, v_step, v_paid, 1, v_job.next_priority, v_job.next_run_at,
             v_job.next_job_id
@@ -4270,8 +4714,8 @@ begin
         row(
             j.job_id, p_queue, j.tenant, j.task,
             -- a great one is fetched when it is sent: a thousand of them do not fit into one array
-            case when pg_column_size(j.payload) < 2000 then j.payload end, j.priority, j.attempts + 1, j.max_attempts,
-            gen_random_uuid(), p_now + p_lease, j.run_at, j.created_at
+            case when pg_column_size(j.payload) < 2000 or cardinality(p_picks) = 1 then j.payload end, j.priority, j.attempts + 1, j.max_attempts,
+            gen_random_uuid(), p_now + p_lease, j.run_at, j.created_at, j.traceparent
         )::fairq.claimed_job order by p.turn
     )
     into v_claimed
@@ -4279,7 +4723,7 @@ begin
     cross join lateral (
         -- its state once more: a lock follows the row to a version that the pick has not seen
         select jj.* from fairq.jobs as jj
-        where jj.ctid = p.job_row and jj.state = 'queued'
+        where jj.ctid = p.job_row and jj.job_id = p.job_id and jj.state = 'queued'
         for key share skip locked
     ) as j;
     if cardinality(v_claimed) is distinct from cardinality(p_picks) then
@@ -4295,9 +4739,9 @@ begin
         p_dispatch + c.turn, case when p_by_time then c.price end, c.epoch
     -- the picks are in turn, and so are the jobs
     from rows from (unnest(p_picks), unnest(v_claimed)) as c(
-        turn, job_row, picked_tenant, picked_id, price, epoch,
+        turn, job_row, picked_tenant, picked_id, price, epoch, step,
         job_id, queue, tenant, task, payload, priority, attempt, max_attempts, lease_token, lease_expires_at, run_at,
-        created_at
+        created_at, traceparent
     );
     return v_claimed;
 end
@@ -4566,7 +5010,8 @@ comment on function fairq._rebased(fairq.ticks) is 'Moves the virtual times of a
 revoke all on function fairq._rebased(fairq.ticks) from public;
 
 create or replace function fairq._catch_up(
-    p_tick fairq.ticks, p_snap pg_snapshot, p_own xid8, p_settings fairq.queues, p_now timestamptz, p_limit integer
+    p_tick fairq.ticks, p_snap pg_snapshot, p_own xid8, p_settings fairq.queues, p_now timestamptz, p_limit integer,
+    p_back fairq.moved default null
 )
     returns fairq.caught_up
     language plpgsql
@@ -4575,12 +5020,13 @@ as $fn$
 -- Brings the scheduler up to date with all that p_snap can see, and with the clock; returns the tick as it is then, and
 -- the flows that changed, which are still to be written. Its ticked_at is p_now when it is worth writing down.
 --
+-- p_back: picks that were ready and are put back.
 -- The floors say when there is nothing to ask the clock for.
 -- Locks:  the queue's lock is held.
 declare
     v_moved   fairq.moved := fairq._look(p_tick, p_snap, p_own);
-    v_news    fairq.news[] := v_moved.news;
-    v_endings fairq.ending[] := v_moved.endings;
+    v_news    fairq.news[] := v_moved.news || p_back.news;
+    v_endings fairq.ending[] := v_moved.endings || p_back.endings;
     v_caught  fairq.caught_up;
     v_all     boolean := p_tick.charge <> p_settings.charge;
 begin
@@ -4631,8 +5077,8 @@ begin
     return v_caught;
 end
 $fn$;
-comment on function fairq._catch_up(fairq.ticks, pg_snapshot, xid8, fairq.queues, timestamptz, integer) is 'Brings the scheduler up to date. Internal.';
-revoke all on function fairq._catch_up(fairq.ticks, pg_snapshot, xid8, fairq.queues, timestamptz, integer) from public;
+comment on function fairq._catch_up(fairq.ticks, pg_snapshot, xid8, fairq.queues, timestamptz, integer, fairq.moved) is 'Brings the scheduler up to date. Internal.';
+revoke all on function fairq._catch_up(fairq.ticks, pg_snapshot, xid8, fairq.queues, timestamptz, integer, fairq.moved) from public;
 
 create or replace function fairq._averaged(p_tick fairq.ticks, p_endings fairq.ending[])
     returns fairq.ticks
@@ -4783,6 +5229,8 @@ as $fn$
 -- p_now:  the clock; null for the real one, read once the lock is held. Tests move time here and nowhere else.
 -- Fair:   n jobs are n single picks in one hold of the lock; see _pick. Where jobs declare their cost, no two of a
 --         tenant need cost the same, and they are picked one by one.
+-- Ahead:  where a queue reads ahead, what others have made ready is taken first, and more is picked than asked for; see
+--         functions/read_ahead.sql.
 -- Long:   the one place where the step is read from top to bottom.
 -- Locks:  the queue's lock, to the end of the transaction; everything else is skipped if held.
 declare
@@ -4804,49 +5252,67 @@ declare
     v_left     integer;
     v_want     integer;
     v_wide     integer := 0;
+    v_ahead    integer := 0;
+    v_size     integer := p_limit;
+    v_back     fairq.moved;
+    v_away     bigint[] := '{}';
 begin
     -- assigned, not performed: an expression costs less than a statement
     v_is_done := fairq._lock_queue(p_queue);
     v_now := coalesce(p_now, clock_timestamp());
     v_settings := fairq._queue_settings(p_queue);
     p_lease := coalesce(p_lease, v_settings.default_lease);
+    if v_settings.read_ahead > 0 and p_tenants = '{*}' then
+        v_claimed := fairq._take_ready(p_queue, p_owner, p_caller, p_limit, p_lease, v_settings.paused, v_now);
+        p_limit := p_limit - cardinality(v_claimed);
+        if p_limit = 0 then
+            return v_claimed;
+        end if;
+        v_ahead := least(v_settings.read_ahead, 1000 - p_limit);
+    end if;
     v_own := pg_current_xact_id();
     v_was := fairq._last_tick(p_queue, v_settings, v_now);
+    if v_was.ready_floor > 0 then
+        v_back := fairq._put_ready_back(v_was);
+        v_away := fairq._being_taken(v_was);
+    end if;
     -- one snapshot judges everything that follows: two statements would have two
     v_snap := pg_current_snapshot();
-    v_caught := fairq._catch_up(v_was, v_snap, v_own, v_settings, v_now, p_limit);
+    v_caught := fairq._catch_up(v_was, v_snap, v_own, v_settings, v_now, p_limit + v_ahead, v_back);
     v_tick := v_caught.tick;
+    v_tick.ready_floor := case when v_away <> '{}' then v_was.ready_floor else 0 end;
     v_tick.tokens := fairq._queue_tokens(v_tick, v_settings, v_now);
     v_tick.tokens_at := v_now;
 
     v_longest := case when v_settings.charge = 'time' then extract(epoch from p_lease) * 1000 end;
-    v_left := fairq._room(v_tick, v_settings, p_limit);
+    v_left := fairq._room(v_tick, v_settings, p_limit + v_ahead);
     while v_left > 0 loop
         v_want := case when v_settings.charge = 'cost' then 1 else v_left end;
         v_wide := greatest(v_want, v_wide);
-        if v_wide = 1 and p_tenants = '{*}' and v_skip = '{}' then
+        if v_wide = 1 and p_tenants = '{*}' and v_skip = '{}' and v_away = '{}' then
             v_picked := fairq._pick_one(
                 v_tick, v_caught.touched, v_snap, v_own, v_longest, v_settings.charge = 'cost'
             );
         else
             v_picked := fairq._pick(
                 v_tick, v_caught.touched, v_snap, v_own, v_now, v_want, v_wide, v_longest,
-                v_settings.charge = 'cost', p_tenants, v_skip, v_stuck
+                v_settings.charge = 'cost', p_tenants, v_skip || v_away, v_stuck
             );
         end if;
         exit when not v_picked.is_open;
 
         v_dispatch := nextval('fairq.dispatch_seq') * 1024;
         v_got := '{}';
-        if v_picked.jobs is not null then
+        if p_limit > 0 and v_picked.jobs is not null then
             v_got := fairq._lease(
-                p_queue, v_picked.jobs, v_dispatch, p_owner, p_caller, v_now, p_lease, v_settings.charge = 'time'
+                p_queue, v_picked.jobs[:p_limit], v_dispatch, p_owner, p_caller, v_now, p_lease,
+                v_settings.charge = 'time'
             );
             if v_got is null then
                 -- where one is held, many may be: the next thousand are tried before the next pass
                 v_picked := fairq._pick(
                     v_tick, v_caught.touched, v_snap, v_own, v_now, 1000, 1000, v_longest,
-                    v_settings.charge = 'cost', p_tenants, v_skip, v_stuck
+                    v_settings.charge = 'cost', p_tenants, v_skip || v_away, v_stuck
                 );
                 v_skip := v_skip || fairq._held_by_others(v_picked.jobs);
                 v_stuck := v_stuck || fairq._stuck(v_picked.jobs, v_skip);
@@ -4855,12 +5321,19 @@ begin
             v_claimed := v_claimed || v_got;
             v_tick.expire_floor := least(v_tick.expire_floor, v_now + p_lease);
         end if;
+        if cardinality(v_picked.jobs) > p_limit then
+            v_is_done := fairq._make_ready(
+                p_queue, v_picked.jobs[p_limit + 1:], v_dispatch, v_size, v_settings.charge = 'time'
+            );
+            v_tick.ready_floor := coalesce(nullif(v_tick.ready_floor, 0), v_dispatch);
+        end if;
+        p_limit := p_limit - cardinality(v_got);
         -- a pass that only found flows empty is followed by a wider one
-        v_wide := case when cardinality(v_got) = 0 then least(1000, v_wide * 4) else 0 end;
+        v_wide := case when v_picked.jobs is null then least(1000, v_wide * 4) else 0 end;
         v_tick := fairq._charge(v_tick, v_caught.touched, v_picked.flows, v_dispatch, v_now);
         v_tick.ticked_at := v_now;
         v_caught.touched := '{}';
-        v_left := v_left - cardinality(v_got);
+        v_left := v_left - coalesce(cardinality(v_picked.jobs), 0);
         if v_left > 0 then
             -- or each pass would walk all that the passes before it emptied
             v_tick.pick_floor := fairq._pick_floor(v_tick);
@@ -4874,8 +5347,9 @@ begin
         v_tick := fairq._pass_by(v_tick, v_skip, v_stuck, v_settings, v_now);
         v_tick.ticked_at := v_now;
     end if;
-    v_tick.found_empty := v_left > 0;
-    if v_tick.ticked_at = v_now or v_tick.found_empty <> v_was.found_empty then
+    v_tick.found_empty := v_left > 0 and p_limit > 0;
+    if v_tick.ticked_at = v_now or v_tick.found_empty <> v_was.found_empty
+       or v_tick.ready_floor <> v_was.ready_floor then
         v_is_done := fairq._write_tick(v_tick);
     end if;
     return v_claimed;
@@ -4883,6 +5357,210 @@ end
 $fn$;
 comment on function fairq._dispatch(text, text, text, integer, interval, text[], timestamptz) is 'The scheduler''s step: brings itself up to date, picks, leases and charges. Internal.';
 revoke all on function fairq._dispatch(text, text, text, integer, interval, text[], timestamptz) from public;
+
+--
+-- schema/functions/read_ahead.sql
+--
+
+--
+-- read_ahead: what a claim has picked for the claims that follow
+--
+-- A claim of a queue that reads ahead picks more than it was asked for, under the queue's lock and in the usual order,
+-- and leaves the rest in ready_picks: chosen, charged, counted among those that run, and still queued. The claims that
+-- follow lease from there, without the lock; the one that finds too little picks again, and first puts back what is
+-- left. A pick is a promise to its tenant and no right to the job: whoever takes it looks whether the job is still
+-- there.
+
+create or replace function fairq._make_ready(
+    p_queue text, p_picks fairq.pick[], p_dispatch bigint, p_size integer, p_by_time boolean
+)
+    returns boolean
+    language plpgsql
+    set search_path = pg_catalog, pg_temp
+as $fn$
+-- Leaves picks for the claims that follow, p_size in a row: as many as this claim has asked for.
+--
+-- Locks:  the queue's lock is held.
+begin
+    insert into fairq.ready_picks (queue, dispatch, jobs)
+    select
+        p_queue, p_dispatch + min(p.turn),
+        array_agg(
+            row(
+                p.turn, p.job_row, p.tenant, p.job_id, case when p_by_time then p.price end, p.epoch, p.step
+            )::fairq.pick
+            order by p.turn
+        )
+    from unnest(p_picks) as p
+    group by (p.turn - p_picks[1].turn) / p_size;
+    return true;
+end
+$fn$;
+comment on function fairq._make_ready(text, fairq.pick[], bigint, integer, boolean) is 'Leaves picks for the claims that follow. Internal.';
+revoke all on function fairq._make_ready(text, fairq.pick[], bigint, integer, boolean) from public;
+
+create or replace function fairq._lease_each(
+    p_queue text, p_picks fairq.pick[], p_dispatch bigint, p_owner text, p_caller text, p_now timestamptz,
+    p_lease interval
+)
+    returns fairq.claimed_job[]
+    language plpgsql
+    set search_path = pg_catalog, pg_temp
+as $fn$
+-- _lease(), one by one, for picks not all of whose jobs can be had any more. One that is held by somebody stays ready;
+-- of one that no longer waits its tenant gets back what it was charged.
+--
+-- By the job's id: its row may have moved since.
+-- Index:  jobs_pkey.
+declare
+    v_claimed fairq.claimed_job[] := '{}';
+    v_pick    fairq.pick;
+    v_state   text;
+begin
+    foreach v_pick in array p_picks loop
+        select j.ctid, j.state into v_pick.job_row, v_state from fairq.jobs as j where j.job_id = v_pick.job_id;
+        if v_state is distinct from 'queued' then
+            perform fairq._settle(
+                p_queue, row(v_pick.tenant, v_pick.epoch, 1, 0, 0, 0, 0, v_pick.step)::fairq.ending
+            );
+            continue;
+        end if;
+        v_claimed := v_claimed
+            || fairq._lease(p_queue, array[v_pick], p_dispatch, p_owner, p_caller, p_now, p_lease, true);
+        if v_claimed[cardinality(v_claimed)].job_id is distinct from v_pick.job_id then
+            insert into fairq.ready_picks (queue, dispatch, jobs)
+            values (p_queue, p_dispatch + v_pick.turn, array[v_pick]);
+        end if;
+    end loop;
+    return v_claimed;
+end
+$fn$;
+comment on function fairq._lease_each(text, fairq.pick[], bigint, text, text, timestamptz, interval) is 'Leases what is left of ready picks. Internal.';
+revoke all on function fairq._lease_each(
+    text, fairq.pick[], bigint, text, text, timestamptz, interval
+) from public;
+
+create or replace function fairq._take_ready(
+    p_queue text, p_owner text, p_caller text, p_limit integer, p_lease interval, p_is_paused boolean,
+    p_now timestamptz
+)
+    returns fairq.claimed_job[]
+    language plpgsql
+    set search_path = pg_catalog, pg_temp
+as $fn$
+-- queued -> running: up to p_limit of the jobs that are ready, in the order in which they were picked, as far as nobody
+-- else is taking them.
+--
+-- Fair:   they are charged and counted already. Of a queue that is paused none is taken, nor any beside those of a
+--         tenant that is.
+-- Locks:  rows of ready_picks, skipping those held by others; then as _lease.
+-- Index:  ready_picks_pkey, from the ready floor; ticks_pkey, tenants_pkey.
+declare
+    v_claimed fairq.claimed_job[] := '{}';
+    v_ready   fairq.ready_picks;
+    v_base    bigint;
+    v_got     fairq.claimed_job[];
+begin
+    while p_limit > 0 and not p_is_paused loop
+        with first as (
+            select r.ctid as row_id from fairq.ready_picks as r
+            where r.queue = p_queue
+              and r.dispatch >= (
+                  select nullif(t.ready_floor, 0) from fairq.ticks as t
+                  where t.queue = p_queue order by t.tick_id desc limit 1
+              )
+              and not exists (
+                  select from unnest(r.jobs) as p
+                  where (
+                      select t.paused from fairq.tenants as t
+                      where t.tenant in (p.tenant, '*') and t.queue = p_queue
+                      order by t.tenant = '*'
+                      limit 1
+                  )
+              )
+            order by r.dispatch
+            limit 1
+            for update skip locked
+        )
+        delete from fairq.ready_picks as r using first as f where r.ctid = f.row_id
+        returning r.* into v_ready;
+        exit when not found;
+
+        v_base := v_ready.dispatch - v_ready.jobs[1].turn;
+        if cardinality(v_ready.jobs) > p_limit then
+            insert into fairq.ready_picks (queue, dispatch, jobs)
+            values (p_queue, v_base + v_ready.jobs[p_limit + 1].turn, v_ready.jobs[p_limit + 1:]);
+            v_ready.jobs := v_ready.jobs[:p_limit];
+        end if;
+        v_got := fairq._lease(p_queue, v_ready.jobs, v_base, p_owner, p_caller, p_now, p_lease, true);
+        if v_got is null then
+            -- and no more: the one that somebody holds would come again
+            return v_claimed || fairq._lease_each(p_queue, v_ready.jobs, v_base, p_owner, p_caller, p_now, p_lease);
+        end if;
+        v_claimed := v_claimed || v_got;
+        p_limit := p_limit - cardinality(v_got);
+    end loop;
+    return v_claimed;
+end
+$fn$;
+comment on function fairq._take_ready(text, text, text, integer, interval, boolean, timestamptz) is 'Leases what is ready to a worker. Internal.';
+revoke all on function fairq._take_ready(text, text, text, integer, interval, boolean, timestamptz) from public;
+
+create or replace function fairq._put_ready_back(p_tick fairq.ticks)
+    returns fairq.moved
+    language plpgsql
+    set search_path = pg_catalog, pg_temp
+as $fn$
+-- What is ready and cannot be taken, or not by this claim, waits again as if it had not been picked: its news and
+-- endings, for the look of this step.
+--
+-- Locks:  the queue's lock is held; rows of ready_picks, skipping those held by others.
+-- Index:  ready_picks_pkey, from the ready floor.
+declare
+    v_picks fairq.pick[];
+    v_moved fairq.moved;
+begin
+    with free as (
+        select r.ctid as row_id from fairq.ready_picks as r
+        where r.queue = p_tick.queue and r.dispatch >= p_tick.ready_floor
+        for update skip locked
+    ), gone as (
+        delete from fairq.ready_picks as r using free as f where r.ctid = f.row_id
+        returning r.jobs
+    )
+    select array_agg(p) into v_picks from gone as g cross join lateral unnest(g.jobs) as p;
+    if v_picks is not null then
+        v_moved.news := fairq._news_of(array(select p.job_id from unnest(v_picks) as p));
+        v_moved.endings := array(
+            select row(p.tenant, p.epoch, 1, 0, 0, 0, 0, p.step)::fairq.ending from unnest(v_picks) as p
+        );
+    end if;
+    return v_moved;
+end
+$fn$;
+comment on function fairq._put_ready_back(fairq.ticks) is 'Makes what is ready wait again. Internal.';
+revoke all on function fairq._put_ready_back(fairq.ticks) from public;
+
+create or replace function fairq._being_taken(p_tick fairq.ticks)
+    returns bigint[]
+    language plpgsql
+    set search_path = pg_catalog, pg_temp
+as $fn$
+-- Jobs whose leases other claims are writing at this moment, which no look can see yet: still ready for all but them.
+--
+-- Locks:  the queue's lock is held, so nobody makes more of them.
+-- Index:  ready_picks_pkey, from the ready floor.
+begin
+    return array(
+        select p.job_id
+        from fairq.ready_picks as r
+        cross join lateral unnest(r.jobs) as p
+        where r.queue = p_tick.queue and r.dispatch >= p_tick.ready_floor
+    );
+end
+$fn$;
+comment on function fairq._being_taken(fairq.ticks) is 'Which ready jobs are just being leased. Internal.';
+revoke all on function fairq._being_taken(fairq.ticks) from public;
 
 --
 -- schema/functions/claim.sql
@@ -4947,10 +5625,10 @@ declare
     v_settings fairq.queues;
     v_caller   text := fairq._caller();
     v_tenants  text[];
-    v_claimed  fairq.claimed_job[];
+    v_claimed  fairq.claimed_job[] := '{}';
 begin
+    v_settings := fairq._queue_settings(p_queue);
     if p_lease is not null then
-        v_settings := fairq._queue_settings(p_queue);
         v_is_good := fairq._check_span('p_lease', p_lease, interval '1 millisecond', v_settings.longest_lease);
     end if;
     if current_setting('transaction_isolation') not in ('read committed', 'read uncommitted') then
@@ -4974,13 +5652,26 @@ begin
         perform set_config('synchronous_commit', 'off', true);
     end if;
     v_is_good := fairq._limit_idle_transaction();
-    -- a statement of its own: the snapshot of one that calls it is older than the lock
-    v_claimed := fairq._dispatch(p_queue, p_owner, v_caller, p_limit, p_lease, v_tenants);
+    if v_settings.read_ahead > 0 and v_tenants = '{*}' then
+        v_claimed := fairq._take_ready(
+            p_queue, p_owner, v_caller, p_limit, coalesce(p_lease, v_settings.default_lease), v_settings.paused,
+            clock_timestamp()
+        );
+        p_limit := p_limit - cardinality(v_claimed);
+    end if;
+    if p_limit > 0 then
+        -- a statement of its own: the snapshot of one that calls it is older than the lock
+        v_claimed := v_claimed || fairq._dispatch(p_queue, p_owner, v_caller, p_limit, p_lease, v_tenants);
+    end if;
+    if cardinality(v_claimed) = 1 and v_claimed[1].payload is not null then
+        return next v_claimed[1];
+        return;
+    end if;
     return query
     select
         c.job_id, c.queue, c.tenant, c.task,
         coalesce(c.payload, (select j.payload from fairq.jobs as j where j.job_id = c.job_id)), c.priority, c.attempt,
-        c.max_attempts, c.lease_token, c.lease_expires_at, c.run_at, c.created_at
+        c.max_attempts, c.lease_token, c.lease_expires_at, c.run_at, c.created_at, c.traceparent
     from unnest(v_claimed) as c;
 end
 $fn$;
@@ -5029,7 +5720,7 @@ begin
     );
     if v_lease.prepaid < v_prepaid then
         perform fairq._settle(
-            v_lease.queue, row(v_lease.tenant, v_lease.epoch, 0, 0, 0, v_prepaid - v_lease.prepaid, 0)::fairq.ending
+            v_lease.queue, row(v_lease.tenant, v_lease.epoch, 0, 0, 0, v_prepaid - v_lease.prepaid, 0, 0)::fairq.ending
         );
     end if;
     update fairq.leases as l
@@ -5169,7 +5860,7 @@ begin
         insert into fairq.settlements (queue, endings)
         select
             s.queue,
-            array_agg(row(s.tenant, s.epoch, s.ended, s.measured, s.elapsed, s.extra, s.refund)::fairq.ending)
+            array_agg(row(s.tenant, s.epoch, s.ended, s.measured, s.elapsed, s.extra, s.refund, 0)::fairq.ending)
         from (
             select
                 h.queue, h.tenant, h.epoch, count(*) as ended, count(h.prepaid) as measured,
@@ -5200,12 +5891,12 @@ begin
     ), kept as (
         insert into fairq.finished_jobs (
             job_id, queue, tenant, task, payload, priority, state, attempts, max_attempts, run_at, cost, operation_key,
-            last_error, created_at, started_at, finished_at, lease_owner, token_hash, result
+            traceparent, last_error, created_at, started_at, finished_at, lease_owner, token_hash, result
         )
         select
             g.job_id, g.queue, g.tenant, g.task, g.payload, g.priority, 'succeeded', g.attempt, g.max_attempts,
-            g.run_at, g.cost, g.operation_key, g.last_error, g.created_at, g.started_at, g.now_held, g.lease_owner,
-            sha256(uuid_send(g.lease_token)), p_results[g.at]
+            g.run_at, g.cost, g.operation_key, g.traceparent, g.last_error, g.created_at, g.started_at, g.now_held,
+            g.lease_owner, sha256(uuid_send(g.lease_token)), p_results[g.at]
         from gone as g
     )
     select
@@ -5274,10 +5965,14 @@ create or replace function fairq._completed_before(p_job_id bigint, p_token uuid
     set search_path = pg_catalog, pg_temp
 as $fn$
 -- A reply that was lost, and a worker that asks again.
+--
+-- Index:  finished_jobs_pkey; the state is looked at afterwards, or finished_jobs_prune_idx would be a temptation.
 begin
     return exists (
-        select from fairq.finished_jobs as f
-        where f.job_id = p_job_id and f.state = 'succeeded' and f.token_hash = sha256(uuid_send(p_token))
+        select from (
+            select f.state, f.token_hash from fairq.finished_jobs as f where f.job_id = p_job_id offset 0
+        ) as f
+        where f.state = 'succeeded' and f.token_hash = sha256(uuid_send(p_token))
     );
 end
 $fn$;
@@ -5820,10 +6515,7 @@ begin
     if num_nonnulls(p_run_at, p_delay, p_priority) = 0 then
         perform fairq._refuse('one of p_run_at, p_delay and p_priority', null, 'given');
     end if;
-    if not isfinite(p_run_at) or num_nonnulls(p_run_at, p_delay) = 2 then
-        perform fairq._refuse('p_run_at', p_run_at::text, 'finite, and given without p_delay');
-    end if;
-    perform fairq._check_delay(p_delay);
+    perform fairq._check_run_at(p_run_at, p_delay);
     if p_priority not between 0 and 3 then
         perform fairq._refuse('p_priority', p_priority::text, 'a number from 0 (first) to 3');
     end if;
@@ -5895,12 +6587,12 @@ begin
     v_now := clock_timestamp();
     delete from fairq.finished_jobs as f where f.job_id = p_job_id;
     insert into fairq.jobs (
-        job_id, queue, tenant, task, payload, priority, state, max_attempts, run_at, cost, operation_key, last_error,
-        created_at
+        job_id, queue, tenant, task, payload, priority, state, max_attempts, run_at, cost, operation_key, traceparent,
+        last_error, created_at
     )
     values (
         p_job_id, v_job.queue, v_job.tenant, v_job.task, v_job.payload, v_job.priority, 'queued', v_job.max_attempts,
-        v_now, v_job.cost, v_job.operation_key, v_job.last_error, v_job.created_at
+        v_now, v_job.cost, v_job.operation_key, v_job.traceparent, v_job.last_error, v_job.created_at
     );
     insert into fairq.job_log (job_id, queue, tenant, event_type, attempt, actor, details, created_at)
     values (
@@ -5923,7 +6615,7 @@ grant execute on function fairq.retry_job(bigint) to fairq_operator;
 --
 -- Counts stop at 10,000, of one tenant among many at 1,000: a look at a queue must cost the same whatever its
 -- backlog. Wishes, caps and rates are shown as the next claim will find them; virtual times and the minute's counters
--- as the last one left them.
+-- as the last one left them. What no count can tell at a bounded cost, whose the backlog is, a sample tells.
 
 create or replace function fairq._in_last_minute(p_minute bigint, p_counts bigint[], p_now timestamptz)
     returns double precision
@@ -5946,6 +6638,65 @@ end
 $fn$;
 comment on function fairq._in_last_minute(bigint, bigint[], timestamptz) is 'What two counters say of the last minute. Internal.';
 revoke all on function fairq._in_last_minute(bigint, bigint[], timestamptz) from public;
+
+create or replace function fairq._next_queue(p_after text, p_before text)
+    returns text
+    language plpgsql
+    stable
+    set search_path = pg_catalog, pg_temp
+as $fn$
+-- The first queue with jobs whose name is above p_after and below p_before; null is no bound.
+--
+-- Index:  jobs_look_idx, one probe.
+begin
+    -- one condition with "or" would be no bound for the index
+    if p_before is null then
+        return (select j.queue from fairq.jobs as j where j.queue > p_after order by j.queue limit 1);
+    end if;
+    return (
+        select j.queue from fairq.jobs as j
+        where j.queue > p_after and j.queue < p_before
+        order by j.queue
+        limit 1
+    );
+end
+$fn$;
+comment on function fairq._next_queue(text, text) is 'The next queue that has jobs. Internal.';
+revoke all on function fairq._next_queue(text, text) from public;
+
+create or replace function fairq._queue_names()
+    returns setof text
+    language plpgsql
+    stable
+    set search_path = pg_catalog, pg_temp
+as $fn$
+-- Every queue there is: claimed from, set by an operator, or with jobs that wait for their first claim.
+--
+-- Jobs are looked for in the gaps between the names that are known already, and only there: a queue in use may begin
+-- with any number of dead entries.
+-- Index:  jobs_look_idx: a probe for each queue.
+begin
+    return query
+    with recursive known as materialized (
+        select s.queue as name from fairq.schedulers as s
+        union
+        select q.queue from fairq.queues as q where q.queue <> '*'
+    ), gap as (
+        select b.name as low, lead(b.name) over (order by b.name collate "C") as high
+        from (select '' as name union all select k.name from known as k) as b
+    ), new(name, high) as (
+        select fairq._next_queue(g.low, g.high), g.high from gap as g
+        union all
+        select fairq._next_queue(n.name, n.high), n.high from new as n where n.name is not null
+    )
+    select a.name
+    from (select k.name from known as k union all select n.name from new as n) as a
+    where a.name is not null
+    order by a.name collate "C";
+end
+$fn$;
+comment on function fairq._queue_names() is 'The names of all queues. Internal.';
+revoke all on function fairq._queue_names() from public;
 
 create or replace function fairq._count_queued(p_queue text, p_tenant text, p_running bigint, p_most bigint)
     returns bigint
@@ -6013,6 +6764,65 @@ $fn$;
 comment on function fairq._oldest_wait(text, timestamptz) is 'How long the longest waiting job waits. Internal.';
 revoke all on function fairq._oldest_wait(text, timestamptz) from public;
 
+create or replace function fairq._oldest_wait_of(p_queue text, p_tenant text, p_now timestamptz)
+    returns interval
+    language plpgsql
+    stable
+    set search_path = pg_catalog, pg_temp
+as $fn$
+-- How long the longest waiting queued job of a tenant could have started.
+--
+-- Index:  jobs_claim_idx: the head of each priority, past the jobs that run.
+begin
+    return (
+        select max(greatest(interval '0', p_now - greatest(h.run_at, h.created_at)))
+        from generate_series(0, 3) as p(priority)
+        cross join lateral (
+            select j.run_at, j.created_at from fairq.jobs as j
+            where j.queue = p_queue and j.state = 'queued' and j.tenant = p_tenant
+              and j.priority = p.priority::smallint
+              and not exists (select from fairq.leases as l where l.job_id = j.job_id offset 0)
+            order by j.run_at, j.job_id
+            limit 1
+        ) as h
+    );
+end
+$fn$;
+comment on function fairq._oldest_wait_of(text, text, timestamptz) is 'How long the longest waiting job of a tenant waits. Internal.';
+revoke all on function fairq._oldest_wait_of(text, text, timestamptz) from public;
+
+create or replace function fairq._started_lately(p_queue text, p_now timestamptz)
+    returns double precision
+    language plpgsql
+    stable
+    set search_path = pg_catalog, pg_temp
+as $fn$
+-- Jobs started in the last minute; of tenants that were served in it among those furthest in virtual time.
+--
+-- Index:  flows_pick_idx, both ends, at most 10,000 entries of each.
+begin
+    return coalesce(sum(fairq._in_last_minute(f.minute, f.started::bigint[], p_now)), 0)
+    from (
+        (
+            select ff.minute, ff.started from fairq.flows as ff
+            where ff.queue = p_queue and ff.eligible
+            order by ff.vtime desc, ff.charge desc, ff.served desc, ff.tenant desc
+            limit 10000
+        )
+        union all
+        (
+            select ff.minute, ff.started from fairq.flows as ff
+            where ff.queue = p_queue and not ff.eligible
+            order by ff.vtime desc, ff.charge desc, ff.served desc, ff.tenant desc
+            limit 10000
+        )
+    ) as f
+    where f.minute >= floor(extract(epoch from p_now) / 60) - 1;
+end
+$fn$;
+comment on function fairq._started_lately(text, timestamptz) is 'Counts the jobs of a queue that were started in the last minute. Internal.';
+revoke all on function fairq._started_lately(text, timestamptz) from public;
+
 create or replace function fairq.queue_stats(p_queue text default null)
     returns setof fairq.queue_stat
     language plpgsql
@@ -6026,8 +6836,9 @@ create or replace function fairq.queue_stats(p_queue text default null)
     set enable_hashjoin = off
     set enable_mergejoin = off
 as $fn$
--- Index:  jobs_claim_idx, jobs_promote_idx, leases_expire_idx, flows_pick_idx; at most 10,000 entries of each for a
---         queue.
+-- Long:   one row of columns that have nothing to do with each other.
+-- Index:  jobs_claim_idx, jobs_promote_idx, leases_expire_idx, flows_pick_idx, finished_jobs_failed_idx; at most 10,000
+--         entries of each for a queue, of the ends of flows_pick_idx 30,000.
 declare
     v_now timestamptz := clock_timestamp();
 begin
@@ -6036,7 +6847,7 @@ begin
         s.queue, q.paused, q.charge, q.max_running, q.rate, q.burst, coalesce(t.backlogged, 0),
         (select count(*) from (
             select from fairq.flows as f where f.queue = s.queue and f.eligible limit 10000
-        ) as n),
+        ) as n) + fairq._eligible_change(s.queue, t, q, v_now),
         (select greatest(0, count(*) - r.running) from (
             select from fairq.jobs as j where j.queue = s.queue and j.state = 'queued'
             order by j.tenant, j.priority, j.run_at, j.job_id
@@ -6048,20 +6859,36 @@ begin
             limit 10000
         ) as n),
         r.running, fairq._oldest_wait(s.queue, v_now),
-        (select min(j.run_at) from fairq.jobs as j where j.queue = s.queue and j.state = 'scheduled'), t.ticked_at
-    from fairq.schedulers as s
+        (select min(j.run_at) from fairq.jobs as j where j.queue = s.queue and j.state = 'scheduled'), t.ticked_at,
+        fairq._started_lately(s.queue, v_now),
+        (select count(*) from (
+            select from fairq.leases as l
+            where l.queue = s.queue and l.lease_expires_at >= t.expire_floor and l.lease_expires_at <= v_now
+            order by l.lease_expires_at
+            limit 10000
+        ) as n),
+        (select count(*) from (
+            select f.state from fairq.finished_jobs as f
+            where f.queue = s.queue and f.state <> 'succeeded'
+            order by f.finished_at desc
+            limit 10000
+        ) as n where n.state = 'dead')
+    from fairq._queue_names() as s(queue)
     cross join lateral fairq._queue_settings(s.queue) as q
     cross join lateral fairq._newest_tick(s.queue) as t
     cross join lateral (
         select count(*) as running from (
-            select from fairq.leases as l where l.queue = s.queue limit 10000
+            -- none ends before the floor: so no dead beginning is walked
+            select from fairq.leases as l where l.queue = s.queue and l.lease_expires_at >= t.expire_floor
+            order by l.lease_expires_at
+            limit 10000
         ) as n
     ) as r
     where p_queue is null or s.queue = p_queue
-    order by s.queue;
+    order by s.queue collate "C";
 end
 $fn$;
-comment on function fairq.queue_stats(text) is 'One row for each queue that was ever claimed from: its settings, how many tenants and jobs wait and run (counts stop at 10,000), how long the oldest waits, when the next scheduled one is due, the scheduler''s last tick.';
+comment on function fairq.queue_stats(text) is 'One row for each queue that was claimed from, set by an operator or has jobs: its settings, how many tenants and jobs wait and run (counts stop at 10,000), how long the oldest waits, when the next scheduled one is due, the scheduler''s last tick (null: never claimed from), how many jobs were started in the last minute, whose leases are over, and are dead.';
 revoke all on function fairq.queue_stats(text) from public;
 grant execute on function fairq.queue_stats(text) to fairq_operator, fairq_worker;
 
@@ -6101,6 +6928,104 @@ $fn$;
 comment on function fairq._foreseen(text, text, fairq.ticks, fairq.queues, timestamptz) is 'A flow as the next claim will find it. Internal.';
 revoke all on function fairq._foreseen(text, text, fairq.ticks, fairq.queues, timestamptz) from public;
 
+create or replace function fairq._eligible_change(
+    p_queue text, p_tick fairq.ticks, p_settings fairq.queues, p_now timestamptz
+)
+    returns bigint
+    language plpgsql
+    stable
+    set search_path = pg_catalog, pg_temp
+as $fn$
+-- How many more tenants may be picked now than the last look has left: what operators have changed since, and tokens
+-- that have come. Of each at most 1,000; where the wish for all (*) has changed, of the tenants, too.
+--
+-- Index:  tenants_look_idx, flows_token_idx, flows_pick_idx; flows_key_idx for each tenant.
+begin
+    return (
+        with news as materialized (
+            select t.tenant from fairq.tenants as t
+            where t.queue = p_queue and t.changed_xid >= pg_snapshot_xmin(p_tick.seen)
+              and not pg_visible_in_snapshot(t.changed_xid, p_tick.seen)
+            limit 1000
+        ), restless as (
+            select n.tenant from news as n
+            union
+            (
+                select f.tenant from fairq.flows as f
+                where f.queue = p_queue and f.limited and f.token_due_at <= p_now
+                order by f.token_due_at
+                limit 1000
+            )
+            union
+            (
+                select f.tenant from fairq.flows as f
+                where f.queue = p_queue and f.eligible and exists (select from news as n where n.tenant = '*')
+                limit 1000
+            )
+            union
+            (
+                select f.tenant from fairq.flows as f
+                where f.queue = p_queue and not f.eligible and exists (select from news as n where n.tenant = '*')
+                limit 1000
+            )
+        )
+        select coalesce(
+            sum((
+                n.has_work and not n.paused and not n.limited and coalesce(n.running < n.max_running, true)
+            )::integer - f.eligible::integer), 0
+        )
+        from restless as r
+        cross join lateral (
+            select ff.eligible from fairq.flows as ff
+            where ff.tenant = r.tenant and ff.queue = p_queue
+            order by ff.stamp desc
+            limit 1
+        ) as f
+        cross join lateral fairq._foreseen(p_queue, r.tenant, p_tick, p_settings, p_now) as n
+    );
+end
+$fn$;
+comment on function fairq._eligible_change(text, fairq.ticks, fairq.queues, timestamptz) is 'What has changed since the last look in how many tenants may be picked. Internal.';
+revoke all on function fairq._eligible_change(text, fairq.ticks, fairq.queues, timestamptz) from public;
+
+create or replace function fairq._sampled_backlog(p_queue text)
+    returns jsonb
+    language plpgsql
+    stable
+    set search_path = pg_catalog, pg_temp
+as $fn$
+-- Whose the backlog is: of the thousand tenants with the most of a queue's jobs, each one's part of them, as a sample
+-- of a thousand pages tells it; all of the table while it has no more. Where one tenant floods a queue of thousands,
+-- nothing else finds it at a bounded cost.
+--
+-- Index:  none, by design: 1,000 pages of jobs, drawn at random.
+declare
+    v_percent double precision := least(
+        100, 100 * 1000 * current_setting('block_size')::double precision
+        / greatest(1, pg_relation_size('fairq.jobs'::regclass))
+    );
+begin
+    return coalesce(
+        (
+            select jsonb_object_agg(t.tenant, t.part)
+            from (
+                select n.tenant, n.jobs / sum(n.jobs) over () as part
+                from (
+                    select j.tenant, count(*)::double precision as jobs
+                    from fairq.jobs as j tablesample system (v_percent)
+                    where j.queue = p_queue and j.state = 'queued'
+                    group by j.tenant
+                ) as n
+                order by n.jobs desc
+                limit 1000
+            ) as t
+        ), '{}'
+    );
+end
+$fn$;
+comment on function fairq._sampled_backlog(text) is 'Whose the backlog of a queue is, from a sample. Internal.';
+revoke all on function fairq._sampled_backlog(text) from public;
+
 create or replace function fairq._running_by_tenant(p_queue text)
     returns jsonb
     language plpgsql
@@ -6129,7 +7054,7 @@ comment on function fairq._running_by_tenant(text) is 'Counts running jobs by te
 revoke all on function fairq._running_by_tenant(text) from public;
 
 create or replace function fairq.tenant_stats(
-    p_queue text, p_tenant text default null, p_limit integer default 100
+    p_queue text, p_tenant text default null, p_limit integer default 100, p_by text default 'turn'
 )
     returns setof fairq.tenant_stat
     language plpgsql
@@ -6146,37 +7071,56 @@ as $fn$
 -- A tenant had work in the last minute if it has some now or was served in it. Its share is of what was spent, at the
 -- price of the claim; the share it was entitled to is its weight's among all that had work.
 --
--- Measured with 300,000 jobs of 2,000 tenants, never vacuumed: 70,000 pages for a hundred tenants, 2,600 for one; with
--- 12,000 tenants, 12,000 for one: a page for each that may have been served in the last minute.
+-- Measured with 300,000 jobs of 2,000 tenants, never vacuumed: 70,000 pages for a hundred tenants, 8,000 for the ten
+-- with most of the backlog, 1,000 for one; with 12,000 tenants, 12,000 for one: a page for each that may have been served in
+-- the last minute.
 -- Long:   one statement: the shares are of a whole that must be read with them.
 -- Index:  flows_key_idx for one tenant; flows_pick_idx, both ends, at most 10,000 entries of each; leases_expire_idx;
---         jobs_claim_idx, at most 1,000 entries for a tenant beyond what runs.
--- Raises: 22023 for a bad queue, tenant or limit.
+--         jobs_claim_idx, at most 1,000 entries for a tenant beyond what runs. And 1,000 pages of jobs, see
+--         _sampled_backlog().
+-- Raises: 22023 for a bad queue, tenant, limit or order.
 declare
     v_now      timestamptz := clock_timestamp();
     v_tick     fairq.ticks := fairq._newest_tick(p_queue);
     v_settings fairq.queues := fairq._queue_settings(p_queue);
     v_virtual  bigint := fairq._virtual_time(v_tick);
     v_running  jsonb := fairq._running_by_tenant(p_queue);
+    v_backlog  jsonb;
+    v_named    text[];
 begin
     perform fairq._check_name('p_queue', p_queue, 200);
+    perform fairq._check_limit(p_limit, 1000);
+    if coalesce(p_by, '') not in ('turn', 'backlog', 'share') then
+        perform fairq._refuse('p_by', p_by, 'turn, backlog or share');
+    end if;
     if p_tenant is not null then
         perform fairq._check_name('p_tenant', p_tenant, 200);
+        v_named := array[p_tenant];
+    else
+        v_backlog := fairq._sampled_backlog(p_queue);
     end if;
-    perform fairq._check_limit(p_limit, 1000);
+    if p_tenant is null and p_by = 'backlog' then
+        v_named := array(
+            select b.key from jsonb_each(v_backlog) as b order by b.value::double precision desc limit p_limit
+        );
+    end if;
 
     return query
     with known as materialized (
-        -- the one asked for, wherever it is
-        (
-            select f.tenant, f.eligible, f.weight, f.has_work, f.vtime, f.charge, f.served, f.minute, f.spent, f.started
-            from fairq.flows as f
-            where f.queue = p_queue and f.tenant = p_tenant
-            order by f.stamp desc
+        -- the one asked for, or those with the most jobs, wherever they are
+        select f.*
+        from unnest(v_named) as u(tenant)
+        cross join lateral (
+            select
+                ff.tenant, ff.eligible, ff.weight, ff.has_work, ff.vtime, ff.charge, ff.served, ff.minute, ff.spent,
+                ff.started
+            from fairq.flows as ff
+            where ff.queue = p_queue and ff.tenant = u.tenant
+            order by ff.stamp desc
             limit 1
-        )
+        ) as f
         union
-        -- or those that are picked next
+        -- those that are picked next
         (
             select f.tenant, f.eligible, f.weight, f.has_work, f.vtime, f.charge, f.served, f.minute, f.spent, f.started
             from fairq.flows as f
@@ -6213,9 +7157,14 @@ begin
             + coalesce(sum(m.weight) filter (where m.cost > 0 and not m.has_work), 0) as weight
         from minute as m
     ), shown as materialized (
-        select m.* from minute as m
+        select m.*, row_number() over (
+            order by
+                case p_by when 'backlog' then (v_backlog ->> m.tenant)::double precision when 'share' then m.cost end
+                desc nulls last, m.eligible desc, m.vtime, m.charge, m.served, m.tenant
+        ) as place
+        from minute as m
         where p_tenant is null or m.tenant = p_tenant
-        order by m.eligible desc, m.vtime, m.charge, m.served, m.tenant
+        order by place
         limit p_limit
     )
     select
@@ -6231,7 +7180,8 @@ begin
             when w.queued = 0 then 'no work'
             when f.limited then format('rate-limited until %s', f.token_due_at)
         end,
-        case when not f.paused and coalesce(r.running < f.max_running, true) and w.queued > 0 then f.token_due_at end
+        case when not f.paused and coalesce(r.running < f.max_running, true) and w.queued > 0 then f.token_due_at end,
+        fairq._oldest_wait_of(p_queue, s.tenant, v_now), (v_backlog ->> s.tenant)::double precision
     from shown as s
     cross join total as t
     cross join lateral fairq._foreseen(p_queue, s.tenant, v_tick, v_settings, v_now) as f
@@ -6246,12 +7196,65 @@ begin
     cross join lateral (
         select least((v_virtual - s.vtime)::double precision, case when w.queued = 0 then 0 end) as lag
     ) as l
-    order by s.eligible desc, s.vtime, s.charge, s.served, s.tenant;
+    order by s.place;
 end
 $fn$;
-comment on function fairq.tenant_stats(text, text, integer) is 'One row for each tenant the scheduler of a queue knows, up to p_limit, those first that are picked next; or for p_tenant alone: its wishes, running and queued jobs (counts stop at 1,000), started jobs, share and entitled share in the last minute, how far it is behind (positive) or ahead, and what keeps it from being picked.';
-revoke all on function fairq.tenant_stats(text, text, integer) from public;
-grant execute on function fairq.tenant_stats(text, text, integer) to fairq_operator;
+comment on function fairq.tenant_stats(text, text, integer, text) is 'One row for each tenant the scheduler of a queue knows, up to p_limit; first those that are picked next (p_by turn), that have most of the backlog (backlog) or that had most of the last minute (share); or for p_tenant alone: its wishes, running and queued jobs (counts stop at 1,000), started jobs, share and entitled share in the last minute, how far it is behind (positive) or ahead, what keeps it from being picked, how long its oldest job waits, and about which part of the queue''s backlog is its own.';
+revoke all on function fairq.tenant_stats(text, text, integer, text) from public;
+grant execute on function fairq.tenant_stats(text, text, integer, text) to fairq_operator;
+
+create or replace function fairq.dead_jobs(p_queue text default null, p_limit integer default 20)
+    returns setof fairq.all_jobs
+    language plpgsql
+    stable
+    security definer
+    set search_path = pg_catalog, pg_temp
+    -- see claim_jobs()
+    set plan_cache_mode = force_generic_plan
+    set enable_seqscan = off
+    set enable_bitmapscan = off
+    set enable_hashjoin = off
+    set enable_mergejoin = off
+as $fn$
+-- Index:  finished_jobs_failed_idx, from its end: the last 10,000 of each queue that failed or were cancelled; primary
+--         keys.
+-- Raises: 22023 for a bad queue or limit.
+begin
+    if p_queue is not null then
+        perform fairq._check_name('p_queue', p_queue, 200);
+    end if;
+    perform fairq._check_limit(p_limit, 1000);
+
+    return query
+    select a.*
+    from (
+        select d.job_id, d.finished_at
+        from fairq._queue_names() as s(queue)
+        cross join lateral (
+            select n.job_id, n.finished_at
+            from (
+                select f.job_id, f.finished_at, f.state from fairq.finished_jobs as f
+                where f.queue = s.queue and f.state <> 'succeeded'
+                order by f.finished_at desc
+                limit 10000
+            ) as n
+            where n.state = 'dead'
+            limit p_limit
+        ) as d
+        where p_queue is null or s.queue = p_queue
+        order by d.finished_at desc
+        limit p_limit
+    ) as d
+    cross join lateral (
+        select aa.* from fairq.all_jobs as aa where aa.job_id = d.job_id
+        offset 0
+    ) as a
+    order by d.finished_at desc;
+end
+$fn$;
+comment on function fairq.dead_jobs(text, integer) is 'The jobs that died last, with their last errors, as all_jobs has them: up to p_limit of one queue or of all; looked for among the last 10,000 of each queue that failed or were cancelled.';
+revoke all on function fairq.dead_jobs(text, integer) from public;
+grant execute on function fairq.dead_jobs(text, integer) to fairq_operator;
 
 create or replace function fairq._ahead(p_job fairq.jobs)
     returns bigint
@@ -6411,12 +7414,23 @@ begin
     end if;
     v_why.picks := fairq._picks_before(v_flow, v_start, v_why.ahead);
     v_why.reason := case when v_is_known then 'in_line' else 'not_looked_at' end;
-    v_why.sentence := format(
+    v_why.sentence := concat(
         case
-            when v_is_known then 'it is behind %1$s%2$s of its own tenant''s jobs and next after about %3$s picks'
-            else 'no claim has looked at its queue since it came; it is behind %1$s%2$s of its own tenant''s jobs'
+            when v_is_known then ''
+            when v_tick.queue is null then 'nobody has claimed from its queue yet; '
+            else 'no claim has looked at its queue since it came; '
         end,
-        case when v_why.ahead >= 10000 then 'at least ' end, v_why.ahead, v_why.picks
+        case
+            when v_why.ahead = 0 then 'it is the first of its own tenant''s jobs'
+            else format(
+                'it is behind %s%s of its own tenant''s jobs', case when v_why.ahead >= 10000 then 'at least ' end,
+                v_why.ahead
+            )
+        end,
+        case
+            when v_is_known and v_why.picks = 0 then ' and the next of all'
+            when v_is_known then format(' and next after about %s picks', v_why.picks)
+        end
     );
     return v_why;
 end
@@ -6473,6 +7487,11 @@ begin
         )::fairq.wait_reason;
     elsif v_lease.job_id is not null then
         return row('running', 'running', 'it runs', null, null, null)::fairq.wait_reason;
+    elsif exists (
+        select from fairq.ready_picks as r cross join lateral unnest(r.jobs) as p
+        where r.queue = v_job.queue and p.job_id = p_job_id
+    ) then
+        return row('queued', 'ready', 'it is picked: the next claim takes it', null, 0, 0)::fairq.wait_reason;
     elsif v_job.state = 'scheduled' and v_job.run_at > v_now then
         return row(
             'scheduled', 'not_due', format('it is not due before %s', v_job.run_at), v_job.run_at, null, null

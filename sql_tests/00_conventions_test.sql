@@ -15,7 +15,7 @@ where p.pronamespace = 'fairq'::regnamespace;
 
 create temp view relations as
 select c.oid, c.oid::regclass as relation, c.relname as name, c.relkind as kind, c.relacl as acl,
-       c.relrowsecurity as has_rls, c.relforcerowsecurity as forces_rls, c.relowner::regrole::text as owner
+       c.relispartition as is_part, c.relrowsecurity as has_rls, c.relforcerowsecurity as forces_rls, c.relowner::regrole::text as owner
 from pg_class as c
 where c.relnamespace = 'fairq'::regnamespace;
 
@@ -179,7 +179,8 @@ select is_empty($$
     select k.conrelid::regclass, k.conname
     from pg_constraint as k
     join relations as r on r.oid = k.conrelid
-    where k.conname !~ ('^' || r.name || '_[a-z_]+$')
+    -- a partition has those of the whole
+    where k.coninhcount = 0 and k.conname !~ ('^' || r.name || '_[a-z_]+$')
 $$, 'every constraint is named table_rule');
 
 select is_empty($$
@@ -202,7 +203,7 @@ select is_empty($$
     select 'function' as kind, f.function::text from functions as f where f.comment is null
     union all
     select 'relation', r.relation::text from relations as r
-    where (r.kind in ('r', 'v', 'c') or r.kind = 'i' and r.name not like '%pkey' or r.kind = 'S' and r.name not like '%id_seq')
+    where (r.kind in ('r', 'p', 'v', 'c') or r.kind in ('i', 'I') and not r.is_part and r.name not like '%pkey' or r.kind = 'S' and r.name not like '%id_seq')
       and obj_description(r.oid, 'pg_class') is null
       and not (r.kind = 'c' and exists (
           select from pg_type as t where t.typrelid = r.oid and obj_description(t.oid, 'pg_type') is not null
@@ -211,7 +212,7 @@ select is_empty($$
     select 'column', format('%s.%s', r.relation, a.attname)
     from relations as r
     join pg_attribute as a on a.attrelid = r.oid
-    where r.kind = 'r' and a.attnum > 0 and not a.attisdropped and col_description(r.oid, a.attnum) is null
+    where r.kind in ('r', 'p') and not r.is_part and a.attnum > 0 and not a.attisdropped and col_description(r.oid, a.attnum) is null
     union all
     select 'schema', 'fairq' where obj_description('fairq'::regnamespace, 'pg_namespace') is null
 $$, 'every function, table, column, view, type and index, and the schema, has a comment');

@@ -29,6 +29,7 @@ from (values
     ('set_queue',            false, false, false, true,  false),
     ('queue_stats',          true,  false, false, true,  false),
     ('tenant_stats',         false, false, false, true,  false),
+    ('dead_jobs',            false, false, false, true,  false),
     ('explain_wait',         false, true,  true,  true,  false),
     ('get_job',              false, true,  true,  true,  false),
     ('channel',              true,  true,  true,  true,  false),
@@ -97,25 +98,29 @@ select set_eq('select * from rights', $$ values
     ('job_log', 'fairq_api', 'insert select'),
     ('job_keys', 'fairq_api', 'insert select update(job_id payload_hash expires_at)'),
     ('queues', 'fairq_api', 'insert select update(paused charge max_running rate burst default_lease longest_lease '
-        'max_attempts backoff_base backoff_cap backoff_jitter payload_limit key_ttl retention notify)'),
+        'max_attempts backoff_base backoff_cap backoff_jitter payload_limit key_ttl retention retention_failed notify '
+        'read_ahead)'),
     ('tenants', 'fairq_api', 'insert select update(weight max_running paused rate burst)'),
     ('flows', 'fairq_api', 'insert select update(weight max_running paused rate burst tokens tokens_at token_due_at limited '
         'vtime epoch estimate price running head_at head_id served stamp minute started spent)'),
     ('schedulers', 'fairq_api', 'insert select update(queue)'),
     ('ticks', 'fairq_api', 'delete insert select'),
     ('settlements', 'fairq_api', 'delete insert select'),
+    ('ready_picks', 'fairq_api', 'delete insert select update(queue)'),
     ('access_grants', 'fairq_api', 'select'),
     ('all_jobs', 'fairq_api', 'select'),
     ('jobs_job_id_seq', 'fairq_api', 'usage'),
     ('dispatch_seq', 'fairq_api', 'usage'),
+    ('job_log_log_id_seq', 'fairq_api', 'usage'),
+    ('slot_seq', 'fairq_api', 'select'),
     -- tenants read their own rows, without fences
     ('all_jobs', 'fairq_tenant', 'select'),
     ('job_events', 'fairq_tenant', 'select'),
     ('jobs', 'fairq_tenant', 'select(job_id queue tenant task payload priority state attempts max_attempts run_at cost '
-        'operation_key last_error created_at)'),
+        'operation_key traceparent last_error created_at)'),
     ('leases', 'fairq_tenant', 'select(job_id queue tenant lease_owner attempt started_at cancel_requested_at)'),
     ('finished_jobs', 'fairq_tenant', 'select(job_id queue tenant task payload priority state attempts max_attempts run_at '
-        'cost operation_key last_error created_at started_at finished_at lease_owner result)'),
+        'cost operation_key traceparent last_error created_at started_at finished_at lease_owner result)'),
     ('job_log', 'fairq_tenant', 'select'),
     -- operators read everything else
     ('all_jobs', 'fairq_operator', 'select'),
@@ -124,7 +129,7 @@ select set_eq('select * from rights', $$ values
     ('leases', 'fairq_operator', 'select(job_id queue tenant caller lease_owner attempt started_at lease_expires_at '
         'cancel_requested_at dispatch prepaid epoch)'),
     ('finished_jobs', 'fairq_operator', 'select(job_id queue tenant task payload priority state attempts max_attempts run_at '
-        'cost operation_key last_error created_at started_at finished_at lease_owner result)'),
+        'cost operation_key traceparent last_error created_at started_at finished_at lease_owner result)'),
     ('job_log', 'fairq_operator', 'select'),
     ('job_keys', 'fairq_operator', 'select'),
     ('queues', 'fairq_operator', 'select'),
@@ -133,6 +138,7 @@ select set_eq('select * from rights', $$ values
     ('schedulers', 'fairq_operator', 'select'),
     ('ticks', 'fairq_operator', 'select'),
     ('settlements', 'fairq_operator', 'select'),
+    ('ready_picks', 'fairq_operator', 'select'),
     ('access_grants', 'fairq_operator', 'delete insert select update')
 $$, 'each role has the rights on tables and columns that the table says, and no other role has any');
 
@@ -142,7 +148,7 @@ select is_empty($$
     cross join (values
         ('fairq_api'), ('fairq_worker'), ('fairq_producer'), ('fairq_tenant'), ('fairq_operator')
     ) as w(who)
-    where c.relnamespace = 'fairq'::regnamespace and c.relkind = 'r'
+    where c.relnamespace = 'fairq'::regnamespace and c.relkind in ('r', 'p')
       and has_table_privilege(w.who, c.oid, 'truncate, trigger, references')
 $$, 'nobody but the owner may truncate a table or hang a trigger or foreign key on it');
 

@@ -6,11 +6,11 @@ create temp table queued as select * from fairq.enqueue_job('a', 't', '{"x": 1}'
 create temp table scheduled as select * from fairq.enqueue_job('a', 't', p_delay => '1 day');
 select is(fairq.cancel_job(q.job_id), 'cancelled', 'a queued job is cancelled') from queued as q;
 select is(
-    to_jsonb(f) - '{run_at, created_at, finished_at}'::text[],
+    to_jsonb(f) - '{run_at, created_at, finished_at, slot}'::text[],
     jsonb_build_object(
         'job_id', q.job_id, 'queue', 'default', 'tenant', 'a', 'task', 't', 'payload', '{"x": 1}'::jsonb, 'priority',
         2,
-        'state', 'cancelled', 'attempts', 0, 'max_attempts', 5, 'cost', 1, 'operation_key', null, 'last_error', null,
+        'state', 'cancelled', 'attempts', 0, 'max_attempts', 5, 'cost', 1, 'operation_key', null, 'traceparent', null, 'last_error', null,
         'started_at', null, 'lease_owner', null, 'token_hash', null, 'result', null
     ),
     'all that was known of it is kept'

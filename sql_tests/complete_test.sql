@@ -12,7 +12,7 @@ create temp table job as select j.* from fairq.jobs as j join held as h using (j
 select is(fairq.complete_job(h.job_id, h.lease_token, '{"out": [1]}'), true, 'a job succeeds')
 from held as h where h.n = 1;
 select is(
-    to_jsonb(f) - 'finished_at'::text,
+    to_jsonb(f) - '{finished_at, slot}'::text[],
     to_jsonb(j) - '{changed_xid}'::text[] || jsonb_build_object(
         'state', 'succeeded', 'attempts', 1, 'result', '{"out": [1]}'::jsonb, 'started_at', l.started_at,
         'lease_owner', 'worker',

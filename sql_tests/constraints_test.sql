@@ -10,13 +10,13 @@ insert into good values
         "lease_token": "00000000-0000-4000-8000-000000000000", "started_at": "2024-01-01", "lease_expires_at": "2024-01-02"}'),
     ('finished_jobs', '{"job_id": -1, "queue": "q", "tenant": "t", "task": "k", "payload": {}, "priority": 2, "attempts": 1,
         "state": "succeeded", "max_attempts": 5, "run_at": "2024-01-01", "cost": 1, "created_at": "2024-01-01", "result": {},
-        "started_at": "2024-01-01", "finished_at": "2024-01-02", "lease_owner": "w", "token_hash": "\\x00"}'),
+        "started_at": "2024-01-01", "finished_at": "2024-01-02", "lease_owner": "w", "token_hash": "\\x00", "slot": 0}'),
     ('job_log', '{"log_id": -1, "job_id": -1, "queue": "q", "tenant": "t", "event_type": "released", "attempt": 1,
-        "actor": "w", "details": {}, "created_at": "2024-01-01"}'),
+        "actor": "w", "details": {}, "created_at": "2024-01-01", "slot": 0}'),
     ('job_keys', '{"tenant": "t", "operation_key": "k", "job_id": -1, "payload_hash": "\\x00", "expires_at": "2024-01-01"}'),
     ('queues', '{"queue": "q", "paused": false, "charge": "time", "burst": 1, "default_lease": "30 s", "longest_lease": "1 h", "max_attempts": 5,
         "backoff_base": "5 s", "backoff_cap": "1 h", "backoff_jitter": 0.2, "payload_limit": 1000, "key_ttl": "1 day",
-        "retention": "1 day", "notify": false}'),
+        "retention": "1 day", "notify": false, "read_ahead": 0}'),
     -- a trigger sets changed_xid, so that it is never null
     ('tenants', '{"queue": "q", "tenant": "t", "weight": 1, "paused": false, "burst": 1, "changed_xid": "3"}'),
     ('flows', '{"queue": "q", "tenant": "t", "weight": 1, "paused": false, "vtime": 0, "running": 0, "served": 0, "stamp": 0,
@@ -27,9 +27,11 @@ insert into good values
         "seen": "1:1:", "own_xid": "1", "virtual_time": 0, "promote_floor": "-infinity",
         "pick_floor": {"vtime": 0, "charge": 0, "served": 0, "tenant": ""},
         "expire_floor": "-infinity", "token_floor": "-infinity", "found_empty": false, "charge": "time", "running": 0,
-        "backlogged": 0, "milliweight": 0, "activations": 0}'),
+        "backlogged": 0, "milliweight": 0, "activations": 0, "ready_floor": 0}'),
     ('settlements', '{"queue": "q", "ended_xid": "3", "endings": [{"tenant": "t", "epoch": 0, "ended": 1, "measured": 1,
-        "elapsed": 0, "extra": 0, "refund": 0}]}'),
+        "elapsed": 0, "extra": 0, "refund": 0, "returned": 0}]}'),
+    ('ready_picks', '{"queue": "q", "dispatch": 1, "jobs": [{"turn": 1, "job_row": "(0,1)", "tenant": "t", "job_id": -1,
+        "price": 1, "epoch": 0, "step": 1}]}'),
     ('access_grants', '{"role_name": "r", "verb": "claim", "queue": "q", "tenant": "t"}');
 
 -- stores a good row with some fields changed, and takes it back: the error it met, if any
@@ -64,7 +66,7 @@ $fn$;
 grant select on good to fairq_owner;
 
 select set_eq(
-    'select c.relname::text from pg_class as c where c.relnamespace = ''fairq''::regnamespace and c.relkind = ''r''',
+    'select c.relname::text from pg_class as c where c.relnamespace = ''fairq''::regnamespace and c.relkind in (''r'', ''p'') and not c.relispartition',
     'select g.relation from good as g', 'every table is tested'
 );
 select results_eq(
@@ -99,8 +101,12 @@ insert into bad values
     ('finished_jobs', 'started_iff_owned', '{"state": "cancelled", "started_at": null, "result": null}'),
     ('finished_jobs', 'ran_unless_cancelled', '{"started_at": null, "lease_owner": null, "token_hash": null}'),
     ('finished_jobs', 'result_only_if_succeeded', '{"state": "dead"}'),
+    ('finished_jobs', 'slot_known', '{"slot": 4}'),
+    ('finished_jobs', 'slot_known', '{"slot": -1}'),
     ('job_log', 'event_known', '{"event_type": "succeeded"}'),
     ('job_log', 'details_is_object', '{"details": 1}'),
+    ('job_log', 'slot_known', '{"slot": 4}'),
+    ('job_log', 'slot_known', '{"slot": -1}'),
     ('queues', 'name_not_empty', '{"queue": ""}'),
     ('queues', 'charge_known', '{"charge": "weight"}'),
     ('queues', 'max_running_not_negative', '{"max_running": -1}'),
@@ -121,10 +127,14 @@ insert into bad values
     ('queues', 'backoff_in_range', '{"backoff_jitter": "NaN"}'),
     ('queues', 'payload_limit_in_range', '{"payload_limit": 1}'),
     ('queues', 'payload_limit_in_range', '{"payload_limit": 67108865}'),
+    ('queues', 'read_ahead_in_range', '{"read_ahead": -1}'),
+    ('queues', 'read_ahead_in_range', '{"read_ahead": 1001}'),
     ('queues', 'times_in_range', '{"key_ttl": "0"}'),
     ('queues', 'times_in_range', '{"key_ttl": "3651 days"}'),
     ('queues', 'times_in_range', '{"retention": "-1 s"}'),
     ('queues', 'times_in_range', '{"retention": "3651 days"}'),
+    ('queues', 'times_in_range', '{"retention_failed": "-1 s"}'),
+    ('queues', 'times_in_range', '{"retention_failed": "3651 days"}'),
     ('tenants', 'names_not_empty', '{"queue": ""}'),
     ('tenants', 'names_not_empty', '{"tenant": ""}'),
     ('tenants', 'weight_in_range', '{"weight": 0}'),
@@ -144,6 +154,7 @@ insert into bad values
     ('flows', 'two_minutes', '{"started": [0]}'),
     ('flows', 'two_minutes', '{"spent": [0, 0, 0]}'),
     ('settlements', 'not_empty', '{"endings": []}'),
+    ('ready_picks', 'not_empty', '{"jobs": []}'),
     ('access_grants', 'verb_known', '{"verb": "drop"}');
 
 select results_eq(
@@ -161,7 +172,7 @@ select set_eq(
 select throws_ok(
     format(
         $$ insert into fairq.settlements (queue, endings)
-           values ('q', array[row('t', 0, %s)::fairq.ending]) $$, array_to_string(array_fill(0, array[4]) || -1, ', ')
+           values ('q', array[row('t', 0, %s)::fairq.ending]) $$, array_to_string(array_fill(0, array[5]) || -1, ', ')
     ), '23514', null, 'nothing that ended is less than nothing'
 );
 
@@ -169,9 +180,10 @@ select throws_ok(
 select results_eq(
     $$ select k.conname::text, pg_temp.store(c.relname, '{}', 2)
        from pg_constraint as k join pg_class as c on c.oid = k.conrelid
-       where k.connamespace = 'fairq'::regnamespace and k.contype = 'p' order by 1 $$,
-    $$ select k.conname::text, '23505 ' || k.conname from pg_constraint as k
-       where k.connamespace = 'fairq'::regnamespace and k.contype = 'p' order by 1 $$,
+       where k.connamespace = 'fairq'::regnamespace and k.contype = 'p' and not c.relispartition order by 1 $$,
+    $$ select k.conname::text, '23505 ' || case c.relkind when 'p' then c.relname || '_0_pkey' else k.conname end
+       from pg_constraint as k join pg_class as c on c.oid = k.conrelid
+       where k.connamespace = 'fairq'::regnamespace and k.contype = 'p' and not c.relispartition order by 1 $$,
     'each primary key refuses a second row'
 );
 select set_eq(
@@ -185,12 +197,12 @@ select set_eq(
 select results_eq(
     $$ select c.relname || '.' || a.attname, pg_temp.store(c.relname, jsonb_build_object(a.attname, null))
        from pg_attribute as a join pg_class as c on c.oid = a.attrelid
-       where c.relnamespace = 'fairq'::regnamespace and c.relkind = 'r' and a.attnum > 0 and a.attnotnull
+       where c.relnamespace = 'fairq'::regnamespace and c.relkind in ('r', 'p') and not c.relispartition and a.attnum > 0 and a.attnotnull
          and a.attgenerated = '' order by 1 $$,
     $$ select c.relname || '.' || a.attname,
               case when (c.relname, a.attname) = ('tenants', 'changed_xid') then 'stored' else '23502 ' || a.attname end
        from pg_attribute as a join pg_class as c on c.oid = a.attrelid
-       where c.relnamespace = 'fairq'::regnamespace and c.relkind = 'r' and a.attnum > 0 and a.attnotnull
+       where c.relnamespace = 'fairq'::regnamespace and c.relkind in ('r', 'p') and not c.relispartition and a.attnum > 0 and a.attnotnull
          and a.attgenerated = '' order by 1 $$,
     'no column that must have a value takes null'
 );

@@ -1,5 +1,5 @@
 -- expire: running, its lease over -> queued, dead or cancelled.
-select plan(43);
+select plan(53);
 
 select fairq_test.given_jobs('a', 4, p_max_attempts => 2);
 create temp table held as select row_number() over () as n, c.* from fairq_test.claim(4) as c;
@@ -112,6 +112,38 @@ create temp table poisoned_again as select * from fairq_test.claim(10, 'poison')
 select fairq_test.given_lease_over(p.job_id) from poisoned_again as p;
 select is(count(*), 3::bigint, 'a claim is not stopped by one either') from fairq_test.claim(10, 'poison');
 select is(count(*), 3::bigint, 'and puts it with the others') from fairq.finished_jobs as f where f.queue = 'poison';
+
+-- worse: a row that cannot be ended either is kept, and stops nobody
+select fairq_test.given_jobs('a', 1, 'worse', p_task => 'bad');
+select fairq_test.given_jobs('a', 2, 'worse', p_task => 'good');
+create trigger worse before delete on fairq.jobs for each row when (old.task = 'bad') execute function fairq_test.poison();
+create temp table kept as select * from fairq_test.claim(10, 'worse');
+select fairq_test.given_lease_over(k.job_id) from kept as k;
+select is(count(*), 2::bigint, 'a claim takes the others back and hands them out') from fairq_test.claim(10, 'worse');
+select results_eq(
+    'select v.task, v.state, count(*) from fairq.all_jobs as v where v.queue = ''worse'' group by 1, 2 order by 1',
+    $$ values ('bad', 'running', 1::bigint), ('good', 'running', 2) $$, 'the bad one still runs'
+);
+select is(fairq.complete_job(k.job_id, k.lease_token), false, 'as nobody''s: its worker has lost it')
+from kept as k where k.task = 'bad';
+select is(f.running, 3, 'it is counted as what it is') from fairq.flows as f where f.queue = 'worse';
+select is(
+    min(fairq_test.timeline(k.job_id)), 'created 0, claimed 1 by worker, lease_expired 1 by worker', 'the log knows'
+)
+from kept as k where k.task = 'bad';
+select is(
+    jsonb_build_array(l.details -> 'error' ->> 'code', left(l.details -> 'error' ->> 'kept', 8), l.started_at),
+    '["QUARANTINED", "this row", null]', 'with the reason, and that no attempt was ended'
+)
+from fairq.job_log as l where l.queue = 'worse' and l.details -> 'error' ? 'kept';
+select ok(l.lease_expires_at > clock_timestamp() + interval '59 minutes', 'it is tried again in an hour')
+from fairq.leases as l join kept as k using (job_id) where k.task = 'bad';
+select fairq_test.given_lease_over(k.job_id) from kept as k where k.task = 'bad';
+select is(fairq.release_expired_jobs('worse'), 0, 'release_expired_jobs() does not count what it keeps');
+drop trigger worse on fairq.jobs;
+select fairq_test.given_lease_over(k.job_id) from kept as k where k.task = 'bad';
+select is(fairq.release_expired_jobs('worse'), 1, 'once nothing is in the way it is ended');
+select is(f.state, 'dead', 'and dead') from fairq.finished_jobs as f join kept as k using (job_id);
 
 -- what passes by itself is no fault of the job
 create function fairq_test.busy() returns trigger language plpgsql as $fn$

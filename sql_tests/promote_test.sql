@@ -1,5 +1,5 @@
 -- promote: scheduled -> queued, when its time has come.
-select plan(26);
+select plan(34);
 
 -- given jobs that are due by now, and some that are not; a queue is known once it has been claimed from
 create function pg_temp.given_due(p_count integer, p_queue text default 'default') returns void language plpgsql as $fn$
@@ -54,6 +54,35 @@ select is(count(*), 1::bigint, 'and claimed') from fairq_test.claim(1, 'seen');
 select pg_temp.given_due(2, q.queue) from (values ('left'), ('right')) as q(queue);
 select is(fairq.promote_due_jobs(p_limit => 3), 3, 'no more than the limit are promoted, from however many queues');
 select is(fairq.promote_due_jobs(p_limit => 3), 1, 'the rest next time');
+
+-- poison: a row that cannot be promoted stays, and stops nobody
+create function pg_temp.poison() returns trigger language plpgsql as $fn$
+begin
+    raise exception 'this row cannot be changed' using errcode = current_setting('fairq_test.code');
+end
+$fn$;
+set fairq_test.code = 'ZZ001';
+set client_min_messages = error;
+create trigger poison before update on fairq.jobs for each row when (old.task = 'bad' and new.state = 'queued')
+execute function pg_temp.poison();
+select fairq_test.claim(1, 'poison');
+select fairq_test.given_jobs('a', 2, 'poison', p_task => 'bad', p_delay => '1 day');
+update fairq.jobs set run_at = clock_timestamp() where task = 'bad';
+select pg_temp.given_due(3, 'poison');
+select is(count(*), 3::bigint, 'a claim promotes the others') from fairq_test.claim(10, 'poison');
+select is(pg_temp.waiting('poison', 'scheduled'), 2::bigint, 'the bad ones stay scheduled');
+select pg_temp.given_due(2, 'poison');
+select is(count(*), 2::bigint, 'and are in nobody''s way') from fairq_test.claim(10, 'poison');
+select pg_temp.given_due(2, 'poison');
+select is(fairq.promote_due_jobs('poison'), 2, 'from outside the others are promoted, too');
+select is(count(*), 2::bigint, 'and found') from fairq_test.claim(10, 'poison');
+set fairq_test.code = '53100';
+select fairq_test.refuses(
+    'select fairq.promote_due_jobs(''poison'')', '53100', 'cannot be changed', 'a full disk is no fault of the row'
+);
+drop trigger poison on fairq.jobs;
+select is(fairq.promote_due_jobs('poison'), 2, 'once nothing is in the way they are promoted');
+select is(count(*), 2::bigint, 'and claimed') from fairq_test.claim(10, 'poison');
 
 -- refusals
 select fairq_test.refuses(

@@ -13,7 +13,7 @@ create temp table ended as select f.* from fairq.finished_jobs as f;
 select is(fairq.retry_job(d.job_id), 'queued', 'a dead job is queued again') from dead as d;
 select is(
     to_jsonb(j) - '{run_at, changed_xid}'::text[],
-    to_jsonb(e) - '{run_at, started_at, finished_at, lease_owner, token_hash, result}'::text[] || '{"state": "queued", "attempts": 0}',
+    to_jsonb(e) - '{run_at, started_at, finished_at, lease_owner, token_hash, result, slot}'::text[] || '{"state": "queued", "attempts": 0}',
     'under its old id, as it was, with all its attempts before it; the last error stays to be read'
 )
 from ended as e join fairq.jobs as j using (job_id);

@@ -1,9 +1,22 @@
 -- see: what waits, what runs, and why a job has not started.
-select plan(69);
+select plan(91);
 
 -- given a queue that was claimed from, where every job costs the same
 select fairq.set_queue('default', p_charge => 'jobs');
-select is_empty('select * from fairq.queue_stats()', 'a queue nobody has claimed from is not known');
+select results_eq(
+    'select s.queue collate "default", s.charge, s.queued, s.ticked_at from fairq.queue_stats() as s',
+    $$ values ('default', 'jobs', 0::bigint, null::timestamptz) $$, 'a queue that an operator has set is known'
+);
+select fairq_test.given_jobs('z', 2, 'Aaa');
+select fairq_test.given_jobs('z', 1, 'e');
+select fairq_test.given_jobs('z', 1, 'zz');
+select results_eq(
+    'select s.queue collate "default", s.queued, s.oldest_wait > ''0'', s.ticked_at from fairq.queue_stats() as s',
+    $$ values ('Aaa', 2::bigint, true, null::timestamptz), ('default', 0, null, null), ('e', 1, true, null),
+              ('zz', 1, true, null) $$,
+    'so is one with jobs that nobody has claimed from, wherever its name stands'
+);
+select fairq.cancel_job(j.job_id) from fairq.jobs as j where j.tenant = 'z';
 select fairq_test.given_jobs('a', 3);
 select fairq_test.given_jobs('b', 2);
 select fairq_test.given_jobs('a', 2, p_delay => '1 hour');
@@ -16,10 +29,10 @@ create temp table held as select row_number() over () as n, c.* from fairq_test.
 -- the queue
 select results_eq(
     'select s.queue collate "default", s.paused, s.charge, s.max_running, s.rate, s.burst, s.backlogged, s.eligible_tenants,
-            s.queued, s.scheduled, s.running
+            s.queued, s.scheduled, s.running, s.started > 3.9, s.expired, s.dead
      from fairq.queue_stats() as s',
     $$ values ('default', false, 'jobs', null::integer, null::double precision, 1, 4::bigint, 2::bigint, 4::bigint, 2::bigint,
-               4::bigint) $$,
+               4::bigint, true, 0::bigint, 0::bigint) $$,
     'a row tells of the queue: how it is set, who has work, who may be picked, what waits, what runs'
 );
 select is(
@@ -51,6 +64,18 @@ select results_eq(
     'values (0::bigint, 0::bigint, 0::bigint, null::interval, null::timestamptz)',
     'nothing is due and nothing is old where nothing waits'
 );
+
+-- what has changed since the last claim
+select fairq.pause_tenant('default', 'a');
+select is(s.eligible_tenants, 1::bigint, 'a pause counts before the next claim knows of it') from fairq.queue_stats('default') as s;
+select fairq.resume_tenant('default', 'a');
+select fairq.resume_tenant('default', 'paused');
+select is(s.eligible_tenants, 3::bigint, 'and so does its end') from fairq.queue_stats('default') as s;
+select fairq.pause_tenant('default', 'paused');
+select fairq.set_tenant('default', '*', p_max_running => 1);
+select is(s.eligible_tenants, 1::bigint, 'a wish for all counts for those without one of their own')
+from fairq.queue_stats('default') as s;
+select fairq.set_tenant('default', '*');
 
 -- its tenants
 select set_eq(
@@ -103,6 +128,29 @@ select results_eq(
     'values (2::double precision, 0, ''at its cap of 0'')', 'a wish shows before the next claim knows of it'
 );
 
+-- in another order, and whose the backlog is
+select fairq.set_queue('flood', p_charge => 'jobs');
+select fairq_test.given_jobs('small' || n, 1, 'flood') from generate_series(1, 3) as n;
+select fairq_test.given_jobs('elephant', 17, 'flood');
+select fairq_test.given_tenant('small2', p_weight => 3, p_queue => 'flood');
+select fairq_test.claim(1, 'flood', p_tenant => 'elephant');
+select results_eq(
+    'select s.tenant collate "default", s.backlog_share, s.oldest_wait > ''0''
+     from fairq.tenant_stats(''flood'', p_by => ''backlog'', p_limit => 1) as s',
+    $$ values ('elephant', 0.85::double precision, true) $$, 'who has most of the backlog comes first, with its part of it'
+);
+select is((array_agg(s.tenant::text))[4], 'elephant', 'also when its turn comes last')
+from fairq.tenant_stats('flood') as s;
+select fairq_test.claim(1, 'flood', p_tenant => 'small2');
+select fairq_test.claim(1, 'flood', p_tenant => 'small3');
+select fairq_test.claim(2, 'flood', p_tenant => 'elephant');
+select is((array_agg(s.tenant::text))[1], 'elephant', 'or who had most of the last minute')
+from fairq.tenant_stats('flood', p_by => 'share') as s;
+select results_eq(
+    'select s.oldest_wait is null, s.backlog_share is null from fairq.tenant_stats(''flood'', ''small2'') as s',
+    'values (true, true)', 'where nothing waits there is no oldest, and one that is asked for by name is in no sample'
+);
+
 -- rates
 select fairq.set_queue('rates', p_charge => 'jobs');
 select fairq.set_tenant('rates', 'slow', p_rate => 0.001);
@@ -133,6 +181,15 @@ select results_eq(
 );
 select fairq.set_tenant('rates', 'slow');
 select is(s.blocked_by, null, 'a rate that was taken away keeps nobody') from fairq.tenant_stats('rates') as s;
+select is(s.eligible_tenants, 1::bigint, 'who was out of tokens may be picked as soon as there is no rate')
+from fairq.queue_stats('rates') as s;
+select fairq.set_tenant('rates', 'slow', p_rate => 0.001);
+select fairq_test.claim(1, 'rates');
+select is(s.eligible_tenants, 0::bigint, 'who is out of tokens may not be picked') from fairq.queue_stats('rates') as s;
+update fairq.flows as f set token_due_at = clock_timestamp(), tokens_at = f.tokens_at - interval '1000 s'
+where f.queue = 'rates';
+select is(s.eligible_tenants, 1::bigint, 'and may again as soon as the next has come') from fairq.queue_stats('rates') as s;
+select fairq.set_tenant('rates', 'slow');
 
 -- time
 select fairq_test.given_jobs('a', 2, 'time');
@@ -174,6 +231,32 @@ from fairq.finished_jobs as f where f.queue = 'rates';
 select fairq.fail_job(t.job_id, t.lease_token, p_retry => false) from timed as t;
 select is(pg_temp.why(t.job_id), 'dead/finished: it is dead', 'it is dead') from timed as t;
 
+-- the dead, and leases that are over
+select results_eq(
+    'select d.job_id, d.queue collate "default", d.state, d.last_error from fairq.dead_jobs() as d',
+    'select t.job_id, ''time'', ''dead'', null::jsonb from timed as t', 'who is dead is found'
+);
+select fairq_test.given_jobs('a', 3, 'dying', p_max_attempts => 1);
+create temp table dying as select * from fairq_test.claim(3, 'dying');
+select fairq.fail_job(d.job_id, d.lease_token, 'no ' || d.job_id) from dying as d order by d.job_id limit 2;
+select results_eq(
+    'select d.job_id, d.last_error ->> ''message'' from fairq.dead_jobs(''dying'') as d',
+    'select d.job_id, ''no '' || d.job_id from dying as d where d.job_id < (select max(x.job_id) from dying as x) order by 1 desc',
+    'the last one first, with what it died of'
+);
+select results_eq(
+    'select d.job_id from fairq.dead_jobs(p_limit => 1) as d', 'select d.job_id from fairq.dead_jobs() as d limit 1',
+    'as many as are wanted of all queues'
+);
+update fairq.leases as l
+set started_at = l.started_at - interval '1 h', lease_expires_at = l.lease_expires_at - interval '1 h'
+where l.queue = 'dying';
+update fairq.ticks as t set expire_floor = '-infinity' where t.queue = 'dying';
+select results_eq(
+    'select s.running, s.expired, s.dead from fairq.queue_stats(''dying'') as s', 'values (1::bigint, 1::bigint, 2::bigint)',
+    'a queue tells of its dead, and of leases that are over with nobody to notice'
+);
+
 -- what it waits for
 select is(
     format('%s %s %s', e.state, e.reason, e.until = j.run_at), 'scheduled not_due t', 'why: it is not due'
@@ -182,8 +265,20 @@ from fairq.jobs as j cross join lateral fairq.explain_wait(j.job_id) as e where 
 select fairq_test.given_jobs('late', 1, 'late', p_delay => '1 microsecond') as late \gset
 select is(
     pg_temp.why(:late),
-    'scheduled/not_looked_at/0/0: no claim has looked at its queue since it came; it is behind 0 of its own tenant''s jobs',
-    'why: it is due, and no claim has promoted it'
+    'scheduled/not_looked_at/0/0: nobody has claimed from its queue yet; it is the first of its own tenant''s jobs',
+    'why: it is due, and nobody has ever claimed'
+);
+select fairq_test.claim(1, 'again');
+select fairq_test.given_jobs('late', 1, 'again') as again \gset
+select is(
+    pg_temp.why(:again),
+    'queued/not_looked_at/0/0: no claim has looked at its queue since it came; it is the first of its own tenant''s jobs',
+    'why: no claim has looked at it'
+);
+select fairq_test.claim(1, 'again', p_tenant => 'nobody');
+select is(
+    pg_temp.why(:again), 'queued/in_line/0/0: it is the first of its own tenant''s jobs and the next of all',
+    'why: it is next'
 );
 select is(pg_temp.why(w.job_id), 'queued/tenant_paused/0: its tenant is paused', 'why: the tenant is paused')
 from waits as w;
@@ -213,7 +308,8 @@ create temp table line as
 select row_number() over () as n, j as job_id from fairq_test.given_jobs('c', 3, 'line') as j;
 select is(
     pg_temp.why(l.job_id),
-    format('queued/not_looked_at/%1$s/%1$s: no claim has looked at its queue since it came; it is behind %1$s of its own tenant''s jobs', l.n - 1),
+    format('queued/not_looked_at/%1$s/%1$s: nobody has claimed from its queue yet; it is ', l.n - 1)
+    || case l.n when 1 then 'the first' else 'behind ' || l.n - 1 end || ' of its own tenant''s jobs',
     'why: nobody asks for work, with ' || l.n - 1 || ' before it'
 )
 from line as l;
@@ -262,8 +358,13 @@ select fairq_test.refuses(
 )
 from (values
     ('null', 'p_queue'), ('''''', 'p_queue'), ('''*''', 'p_queue'), ('''q'', ''''', 'p_tenant'), ('''q'', ''*''', 'p_tenant'),
-    ('''q'', p_limit => 0', 'p_limit'), ('''q'', p_limit => 1001', 'p_limit'), ('''q'', p_limit => null', 'p_limit')
+    ('''q'', p_limit => 0', 'p_limit'), ('''q'', p_limit => 1001', 'p_limit'), ('''q'', p_limit => null', 'p_limit'),
+    ('''q'', p_by => ''weight''', 'p_by'), ('''q'', p_by => null', 'p_by')
 ) as c(arguments, names);
+select fairq_test.refuses(
+    format('select fairq.dead_jobs(%s)', c.arguments), '22023', c.names, 'refused: dead_jobs ' || c.arguments
+)
+from (values ('''''', 'p_queue'), ('p_limit => 0', 'p_limit'), ('p_limit => null', 'p_limit')) as c(arguments, names);
 
 -- the view of all jobs
 select is(count(*), count(distinct v.job_id), 'a job is in one place only') from fairq.all_jobs as v;

@@ -1,5 +1,5 @@
 -- settings: what operators want of queues and tenants.
-select plan(87);
+select plan(90);
 
 -- a tenant: the whole wish
 create function pg_temp.tenant(p_tenant text) returns jsonb language sql as $fn$
@@ -76,7 +76,7 @@ select is(
     '{"queue": "*", "paused": false, "charge": "time", "max_running": null, "rate": null, "burst": 1,
       "default_lease": "00:00:30", "longest_lease": "01:00:00", "max_attempts": 5,
       "backoff_base": "00:00:05", "backoff_cap": "01:00:00", "backoff_jitter": 0.2, "payload_limit": 262144,
-      "key_ttl": "1 day", "retention": "7 days", "notify": false}',
+      "key_ttl": "1 day", "retention": "7 days", "retention_failed": null, "notify": false, "read_ahead": 0}',
     'the settings a new installation has'
 )
 from general as g;
@@ -88,26 +88,29 @@ from general as g;
 select fairq.set_queue(
     'q', p_paused => true, p_charge => 'cost', p_max_running => 3, p_rate => 0.5, p_burst => 4, p_default_lease => '1 s', p_longest_lease => '2 s', p_backoff_base => '3 s',
     p_backoff_cap => '4 s',
-    p_backoff_jitter => 0, p_payload_limit => 5, p_key_ttl => '6 s', p_retention => '7 s', p_notify => true
+    p_backoff_jitter => 0, p_payload_limit => 5, p_key_ttl => '6 s', p_retention => '7 s', p_notify => true,
+    p_retention_failed => '8 s', p_read_ahead => 8
 );
 select is(
     pg_temp.queue('q'),
     '{"queue": "q", "paused": true, "charge": "cost", "max_running": 3, "rate": 0.5, "burst": 4,
       "default_lease": "00:00:01", "longest_lease": "00:00:02", "max_attempts": 9,
       "backoff_base": "00:00:03", "backoff_cap": "00:00:04", "backoff_jitter": 0, "payload_limit": 5, "key_ttl": "00:00:06",
-      "retention": "00:00:07", "notify": true}',
+      "retention": "00:00:07", "retention_failed": "00:00:08", "notify": true, "read_ahead": 8}',
     'what is not said stays as it is'
 );
+select fairq.set_queue('q', p_retention_failed => '-1 s');
+select is(pg_temp.queue('q') ->> 'retention_failed', null, 'a retention of -1 second takes that of failed jobs away');
 select fairq.set_queue('*', p_max_attempts => 3);
 select is((pg_temp.queue('q') ->> 'max_attempts')::integer, 9, 'a queue with settings of its own keeps them');
 select is(j.max_attempts, 3, 'the others have those of all')
 from fairq.jobs as j join fairq.enqueue_job('a', 't', p_queue => 'other') using (job_id);
 select fairq.set_queue(
-    'wide', false, 'jobs', 2147483647, 1000000, 1000000, '7 days', '7 days', 1000, '365 days', '365 days', 1, 67108864, '3650 days', '3650 days', false
+    'wide', false, 'jobs', 2147483647, 1000000, 1000000, '7 days', '7 days', 1000, '365 days', '365 days', 1, 67108864, '3650 days', '3650 days', false, '3650 days', 1000
 );
 select is((pg_temp.queue('wide') ->> 'payload_limit')::integer, 67108864, 'the greatest settings are taken');
 select fairq.set_queue(
-    'narrow', false, 'time', 0, 0.000001, 1, '1 millisecond', '1 millisecond', 1, '0', '0', 0, 2, '1 microsecond', '0', false
+    'narrow', false, 'time', 0, 0.000001, 1, '1 millisecond', '1 millisecond', 1, '0', '0', 0, 2, '1 microsecond', '0', false, '0', 0
 );
 select is((pg_temp.queue('narrow') ->> 'payload_limit')::integer, 2, 'and the least');
 select fairq.set_queue('wide', p_max_running => -1, p_rate => 0);
@@ -167,6 +170,7 @@ from (values
     ('''r'', p_backoff_jitter => ''-0.1''', 'p_backoff_jitter'),
     ('''r'', p_backoff_jitter => ''NaN''', 'p_backoff_jitter'),
     ('''r'', p_payload_limit => 1', 'p_payload_limit'), ('''r'', p_payload_limit => 67108865', 'p_payload_limit'),
+    ('''r'', p_read_ahead => -1', 'p_read_ahead'), ('''r'', p_read_ahead => 1001', 'p_read_ahead'),
     ('''r'', p_key_ttl => ''0''', 'p_key_ttl'), ('''r'', p_key_ttl => ''3651 days''', 'p_key_ttl'),
     ('''r'', p_retention => ''-1 s''', 'p_retention'), ('''r'', p_retention => ''3651 days''', 'p_retention')
 ) as c(arguments, names);

@@ -13,7 +13,18 @@ from typing import TYPE_CHECKING
 import psycopg
 
 from benchmark.errors import BenchError
-from benchmark.queues import FAIRQ, FAIRQ_MIXED, FAIRQ_NOTIFY, FAIRQ_SYNC, OPEN, PAYLOAD, TOY, Queue, payloads
+from benchmark.queues import (
+    FAIRQ,
+    FAIRQ_AHEAD,
+    FAIRQ_MIXED,
+    FAIRQ_NOTIFY,
+    FAIRQ_SYNC,
+    OPEN,
+    PAYLOAD,
+    TOY,
+    Queue,
+    payloads,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -124,7 +135,7 @@ PEERS = ("pgmq", "procrastinate")
 
 def known_queues(peers: Sequence[str], pgmq_git: Path | None) -> dict[str, Queue]:
     """Give the queues of a run: ours, the floor, and the peers asked for."""
-    queues = [FAIRQ, FAIRQ_SYNC, FAIRQ_NOTIFY, FAIRQ_MIXED, TOY]
+    queues = [FAIRQ, FAIRQ_AHEAD, FAIRQ_SYNC, FAIRQ_NOTIFY, FAIRQ_MIXED, TOY]
     for peer in peers:
         if peer == "procrastinate":
             queues.append(_procrastinate())

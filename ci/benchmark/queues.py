@@ -136,6 +136,12 @@ FAIRQ_SYNC = replace(
     about="as fairq, but a claim waits for the disk",
     claim=FAIRQ.claim.replace(", p_async_commit => true", ""),
 )
+FAIRQ_AHEAD = replace(
+    FAIRQ,
+    name="fairq-ahead",
+    about="as fairq, with `read_ahead` 200: a claim picks up to 200 jobs more, for the claims that follow",
+    setup=f"{FAIRQ.setup}; select fairq.set_queue(p_queue => 'bench', p_read_ahead => 200)",
+)
 FAIRQ_NOTIFY = replace(
     FAIRQ,
     name="fairq-notify",

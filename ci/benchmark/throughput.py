@@ -36,7 +36,7 @@ def claim(bench: Bench) -> list[Row]:
     rows = []
     for tenants in bench.sizes.tenants:
         for batch in (batch for batch in (1, 10, 100) if batch in bench.sizes.jobs):
-            queues = bench.present("fairq", "fairq-sync", "toy", "pgmq")
+            queues = bench.present("fairq", "fairq-ahead", "fairq-sync", "toy", "pgmq")
             bench.say(f"  batch {batch}, {tenants} tenants")
             rows += in_turn(bench, {queue.name: partial(_claim, bench, queue, batch, tenants) for queue in queues})
     return rows
@@ -89,7 +89,7 @@ def sessions(bench: Bench) -> list[Row]:
     """Many sessions, one tenant, one job a claim: the queue's lock is the limit."""
     contestants = {
         f"{queue.name} at {count}": partial(_sessions, bench, queue, count)
-        for queue in bench.present("fairq", "pgmq")
+        for queue in bench.present("fairq", "fairq-ahead", "pgmq")
         for count in bench.sizes.sessions
     }
     fewest = bench.sizes.sessions[0]

@@ -28,12 +28,14 @@ class Target:
         each: what comes before it for each version; {name} is the version's, {requires} names the one before,
             {single} asks psql for a transaction.
         is_stamped: whether the names begin with a number that orders them among the project's own.
+        then_alone: the same where the project was not asked what the first version follows, if that is another.
         follows: whether each version says itself what it follows in the project.
     """
 
     files: Callable[[Step], dict[str, str]]
     folder: str
     then: str = ""
+    then_alone: str = ""
     each: str = ""
     is_stamped: bool = False
     follows: bool = False
@@ -42,7 +44,13 @@ class Target:
 TARGETS = MappingProxyType(
     {
         "psql": Target(_plain.psql, ".", each="psql -X{single} -v ON_ERROR_STOP=1 -f {name}.sql"),
-        "alembic": Target(_python.alembic, "alembic/versions", "alembic upgrade heads", follows=True),
+        "alembic": Target(
+            _python.alembic,
+            "alembic/versions",
+            "alembic upgrade head",
+            then_alone="alembic upgrade heads",
+            follows=True,
+        ),
         "django": Target(_python.django, "fairq", "python manage.py migrate"),
         "flyway": Target(_plain.flyway, "src/main/resources/db/migration", "flyway migrate", is_stamped=True),
         "liquibase": Target(_annotated.liquibase, "db/changelog/fairq", "liquibase update"),

@@ -92,7 +92,7 @@ def export(  # noqa: PLR0913  each is an option of the command
     for path in written:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(texts[path], "ascii", newline="\n")
-    commands = [*(_each(tool, step) for step in steps), tool.then]
+    commands = [*(_each(tool, step) for step in steps), tool.then if after else tool.then_alone or tool.then]
     return Export(tuple(written), tuple(filter(None, commands)))
 
 

@@ -42,7 +42,7 @@ grant update (job_id, payload_hash, expires_at) on fairq.job_keys to fairq_api;
 grant select, insert on fairq.queues to fairq_api;
 grant update (
     paused, charge, max_running, rate, burst, default_lease, longest_lease, max_attempts, backoff_base, backoff_cap,
-    backoff_jitter, payload_limit, key_ttl, retention, notify
+    backoff_jitter, payload_limit, key_ttl, retention, retention_failed, notify, read_ahead
 ) on fairq.queues to fairq_api;
 grant select, insert on fairq.tenants to fairq_api;
 grant update (weight, max_running, paused, rate, burst) on fairq.tenants to fairq_api;
@@ -56,9 +56,13 @@ grant select, insert on fairq.schedulers to fairq_api;
 grant update (queue) on fairq.schedulers to fairq_api;
 grant select, insert, delete on fairq.ticks to fairq_api;
 grant select, insert, delete on fairq.settlements to fairq_api;
+grant select, insert, delete on fairq.ready_picks to fairq_api;
+-- one column, only so that its rows may be locked; the policy lets no update through
+grant update (queue) on fairq.ready_picks to fairq_api;
 grant select on fairq.access_grants to fairq_api;
--- ids are drawn before the row is written where a key has to name its job
-grant usage on sequence fairq.jobs_job_id_seq, fairq.dispatch_seq to fairq_api;
+-- ids are drawn before the row is written where a key has to name its job; defaults are reckoned as who writes
+grant usage on sequence fairq.jobs_job_id_seq, fairq.dispatch_seq, fairq.job_log_log_id_seq to fairq_api;
+grant select on sequence fairq.slot_seq to fairq_api;
 
 -- get_job() reads it; a view has the rights of its reader
 grant select on fairq.all_jobs to fairq_api;
@@ -67,13 +71,13 @@ grant select on fairq.all_jobs to fairq_api;
 grant select on fairq.all_jobs, fairq.job_events to fairq_tenant;
 grant select (
     job_id, queue, tenant, task, payload, priority, state, attempts, max_attempts, run_at, cost, operation_key,
-    last_error, created_at
+    traceparent, last_error, created_at
 ) on fairq.jobs to fairq_tenant;
 grant select (job_id, queue, tenant, lease_owner, attempt, started_at, cancel_requested_at) on fairq.leases
 to fairq_tenant;
 grant select (
     job_id, queue, tenant, task, payload, priority, state, attempts, max_attempts, run_at, cost, operation_key,
-    last_error, created_at, started_at, finished_at, lease_owner, result
+    traceparent, last_error, created_at, started_at, finished_at, lease_owner, result
 ) on fairq.finished_jobs to fairq_tenant;
 grant select on fairq.job_log to fairq_tenant;
 
@@ -81,7 +85,7 @@ grant select on fairq.job_log to fairq_tenant;
 grant select on fairq.all_jobs, fairq.job_events to fairq_operator;
 grant select on
     fairq.jobs, fairq.job_log, fairq.job_keys, fairq.queues, fairq.tenants, fairq.flows, fairq.schedulers, fairq.ticks,
-    fairq.settlements
+    fairq.settlements, fairq.ready_picks
 to fairq_operator;
 grant select (
     job_id, queue, tenant, caller, lease_owner, attempt, started_at, lease_expires_at, cancel_requested_at, dispatch,
@@ -89,6 +93,6 @@ grant select (
 ) on fairq.leases to fairq_operator;
 grant select (
     job_id, queue, tenant, task, payload, priority, state, attempts, max_attempts, run_at, cost, operation_key,
-    last_error, created_at, started_at, finished_at, lease_owner, result
+    traceparent, last_error, created_at, started_at, finished_at, lease_owner, result
 ) on fairq.finished_jobs to fairq_operator;
 grant select, insert, update, delete on fairq.access_grants to fairq_operator;

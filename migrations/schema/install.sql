@@ -30,6 +30,7 @@ set local role fairq_api;
 \ir functions/promote.sql
 \ir functions/expire.sql
 \ir functions/scheduler.sql
+\ir functions/read_ahead.sql
 \ir functions/claim.sql
 \ir functions/renew.sql
 \ir functions/complete.sql

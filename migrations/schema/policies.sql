@@ -10,6 +10,15 @@ create policy owner_does_all on fairq.jobs to fairq_owner using (true) with chec
 create policy owner_does_all on fairq.leases to fairq_owner using (true) with check (true);
 create policy owner_does_all on fairq.finished_jobs to fairq_owner using (true) with check (true);
 create policy owner_does_all on fairq.job_log to fairq_owner using (true) with check (true);
+-- partitions: what asks for the whole is under the whole's policies; this is for a dump by the owner, which asks each
+create policy owner_does_all on fairq.finished_jobs_0 to fairq_owner using (true) with check (true);
+create policy owner_does_all on fairq.finished_jobs_1 to fairq_owner using (true) with check (true);
+create policy owner_does_all on fairq.finished_jobs_2 to fairq_owner using (true) with check (true);
+create policy owner_does_all on fairq.finished_jobs_3 to fairq_owner using (true) with check (true);
+create policy owner_does_all on fairq.job_log_0 to fairq_owner using (true) with check (true);
+create policy owner_does_all on fairq.job_log_1 to fairq_owner using (true) with check (true);
+create policy owner_does_all on fairq.job_log_2 to fairq_owner using (true) with check (true);
+create policy owner_does_all on fairq.job_log_3 to fairq_owner using (true) with check (true);
 create policy owner_does_all on fairq.job_keys to fairq_owner using (true) with check (true);
 create policy owner_does_all on fairq.queues to fairq_owner using (true) with check (true);
 create policy owner_does_all on fairq.tenants to fairq_owner using (true) with check (true);
@@ -17,6 +26,7 @@ create policy owner_does_all on fairq.flows to fairq_owner using (true) with che
 create policy owner_does_all on fairq.schedulers to fairq_owner using (true) with check (true);
 create policy owner_does_all on fairq.ticks to fairq_owner using (true) with check (true);
 create policy owner_does_all on fairq.settlements to fairq_owner using (true) with check (true);
+create policy owner_does_all on fairq.ready_picks to fairq_owner using (true) with check (true);
 create policy owner_does_all on fairq.access_grants to fairq_owner using (true) with check (true);
 
 -- the functions callers run
@@ -68,6 +78,10 @@ create policy api_removes on fairq.ticks for delete to fairq_api using (true);
 create policy api_reads on fairq.settlements for select to fairq_api using (true);
 create policy api_adds on fairq.settlements for insert to fairq_api with check (true);
 create policy api_removes on fairq.settlements for delete to fairq_api using (true);
+create policy api_reads on fairq.ready_picks for select to fairq_api using (true);
+create policy api_adds on fairq.ready_picks for insert to fairq_api with check (true);
+create policy api_locks on fairq.ready_picks for update to fairq_api using (true) with check (false);
+create policy api_removes on fairq.ready_picks for delete to fairq_api using (true);
 
 create policy api_reads on fairq.access_grants for select to fairq_api using (true);
 
@@ -106,4 +120,5 @@ create policy operator_reads on fairq.flows for select to fairq_operator using (
 create policy operator_reads on fairq.schedulers for select to fairq_operator using (true);
 create policy operator_reads on fairq.ticks for select to fairq_operator using (true);
 create policy operator_reads on fairq.settlements for select to fairq_operator using (true);
+create policy operator_reads on fairq.ready_picks for select to fairq_operator using (true);
 create policy operator_grants on fairq.access_grants to fairq_operator using (true) with check (true);

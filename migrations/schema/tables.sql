@@ -20,6 +20,7 @@ create table fairq.jobs (
     run_at        timestamptz      not null default clock_timestamp(),
     cost          double precision not null default 1,
     operation_key text,
+    traceparent   text,
     last_error    jsonb,
     created_at    timestamptz      not null default clock_timestamp(),
     changed_xid   xid8             not null default pg_current_xact_id(),
@@ -51,6 +52,7 @@ comment on column fairq.jobs.max_attempts is 'After this many failed attempts th
 comment on column fairq.jobs.run_at is 'Not before this moment; also the order within one priority.';
 comment on column fairq.jobs.cost is 'What the job costs its tenant where a queue charges by declared cost.';
 comment on column fairq.jobs.operation_key is 'The idempotency key it was enqueued under; see job_keys.';
+comment on column fairq.jobs.traceparent is 'The trace that the job belongs to, as its producer named it (W3C Trace Context); handed to every worker as it is.';
 comment on column fairq.jobs.last_error is 'Why the last attempt failed.';
 comment on column fairq.jobs.created_at is 'When it was enqueued.';
 comment on column fairq.jobs.changed_xid is 'The transaction that last gave the scheduler something to know about this job: its first feed.';
@@ -96,6 +98,14 @@ comment on column fairq.leases.prepaid is 'Milliseconds of worker time charged f
 comment on column fairq.leases.epoch is 'The flow''s lift epoch at the start: a refund of an earlier epoch is void.';
 comment on column fairq.leases.dispatch is 'Number in the order of dispatch, given under the queue''s lock; with gaps.';
 
+-- What has ended, and the log, lie in four partitions each, which are written in turns: one for a stretch of time, then
+-- the next. When every row of the oldest is past its time it is emptied whole, and its turn comes again (see maintain()).
+-- No partition is ever made or dropped, so none can be missing, all of them have their rights from the first day on, a
+-- lookup by id is four probes whatever the retention, and emptying one locks no table that a worker writes.
+
+create sequence fairq.slot_seq minvalue 0;
+comment on sequence fairq.slot_seq is 'The partition that is written: the value modulo 4. The value divided by 4 is since when, in seconds of the epoch. Null at first: partition 0.';
+
 -- finished_jobs: never updated
 
 create table fairq.finished_jobs (
@@ -111,6 +121,7 @@ create table fairq.finished_jobs (
     run_at        timestamptz      not null,
     cost          double precision not null,
     operation_key text,
+    traceparent   text,
     last_error    jsonb,
     created_at    timestamptz      not null,
     started_at    timestamptz,
@@ -118,15 +129,20 @@ create table fairq.finished_jobs (
     lease_owner   text,
     token_hash    bytea,
     result        jsonb,
-    constraint finished_jobs_pkey primary key (job_id),
+    -- the function behind the view pg_sequences: a sequence has no versions that a held snapshot would keep
+    slot          smallint         not null default coalesce(
+        pg_sequence_last_value('fairq.slot_seq'::regclass) % 4, 0
+    )::smallint,
+    constraint finished_jobs_pkey primary key (job_id, slot),
     constraint finished_jobs_state_known check (state in ('succeeded', 'dead', 'cancelled')),
     constraint finished_jobs_started_iff_owned check (
         (started_at is not null) = (lease_owner is not null)
         and (started_at is not null) = (token_hash is not null)
     ),
     constraint finished_jobs_ran_unless_cancelled check (state = 'cancelled' or started_at is not null),
-    constraint finished_jobs_result_only_if_succeeded check (state = 'succeeded' or result is null)
-);
+    constraint finished_jobs_result_only_if_succeeded check (state = 'succeeded' or result is null),
+    constraint finished_jobs_slot_known check (slot between 0 and 3)
+) partition by list (slot);
 alter table fairq.finished_jobs enable row level security;
 alter table fairq.finished_jobs force row level security;
 
@@ -143,6 +159,7 @@ comment on column fairq.finished_jobs.max_attempts is 'As in jobs.';
 comment on column fairq.finished_jobs.run_at is 'As in jobs.';
 comment on column fairq.finished_jobs.cost is 'As in jobs.';
 comment on column fairq.finished_jobs.operation_key is 'As in jobs.';
+comment on column fairq.finished_jobs.traceparent is 'As in jobs.';
 comment on column fairq.finished_jobs.last_error is 'Why the last failed attempt failed.';
 comment on column fairq.finished_jobs.created_at is 'As in jobs.';
 comment on column fairq.finished_jobs.started_at is 'Start of the attempt that ended it; null if it never ran, or was cancelled between attempts.';
@@ -150,11 +167,34 @@ comment on column fairq.finished_jobs.finished_at is 'When it ended.';
 comment on column fairq.finished_jobs.lease_owner is 'The worker of the attempt that ended it.';
 comment on column fairq.finished_jobs.token_hash is 'sha256 of the last lease token: how a repeated complete_job() is known for what it is.';
 comment on column fairq.finished_jobs.result is 'What complete_job() was given.';
+comment on column fairq.finished_jobs.slot is 'The partition: the one that was written when the job ended; see slot_seq.';
+
+create table fairq.finished_jobs_0 partition of fairq.finished_jobs default;
+create table fairq.finished_jobs_1 partition of fairq.finished_jobs for values in (1);
+create table fairq.finished_jobs_2 partition of fairq.finished_jobs for values in (2);
+create table fairq.finished_jobs_3 partition of fairq.finished_jobs for values in (3);
+-- nobody but the owner has a right on one of them: the others come through finished_jobs, and under its policies
+alter table fairq.finished_jobs_0 enable row level security;
+alter table fairq.finished_jobs_0 force row level security;
+alter table fairq.finished_jobs_1 enable row level security;
+alter table fairq.finished_jobs_1 force row level security;
+alter table fairq.finished_jobs_2 enable row level security;
+alter table fairq.finished_jobs_2 force row level security;
+alter table fairq.finished_jobs_3 enable row level security;
+alter table fairq.finished_jobs_3 force row level security;
+comment on table fairq.finished_jobs_0 is 'A quarter of finished_jobs: slot 0, and whatever has no other partition.';
+comment on table fairq.finished_jobs_1 is 'A quarter of finished_jobs: slot 1.';
+comment on table fairq.finished_jobs_2 is 'A quarter of finished_jobs: slot 2.';
+comment on table fairq.finished_jobs_3 is 'A quarter of finished_jobs: slot 3.';
 
 -- job_log: append-only; see functions/append_only.sql
 
+-- no identity: before PostgreSQL 17 partitions have none
+create sequence fairq.job_log_log_id_seq;
+comment on sequence fairq.job_log_log_id_seq is 'Numbers the rows of job_log.';
+
 create table fairq.job_log (
-    log_id     bigint      not null generated by default as identity,
+    log_id     bigint      not null default nextval('fairq.job_log_log_id_seq'::regclass),
     job_id     bigint      not null,
     queue      text        collate "C" not null,
     tenant     text        collate "C" not null,
@@ -164,18 +204,22 @@ create table fairq.job_log (
     started_at timestamptz,
     details    jsonb       not null default '{}',
     created_at timestamptz not null,
-    constraint job_log_pkey primary key (log_id),
+    slot       smallint    not null default coalesce(
+        pg_sequence_last_value('fairq.slot_seq'::regclass) % 4, 0
+    )::smallint,
+    constraint job_log_pkey primary key (log_id, slot),
     constraint job_log_event_known check (event_type in (
         'retry_scheduled', 'lease_expired', 'released', 'dead', 'cancelled', 'cancel_requested', 'rescheduled',
         'revived'
     )),
-    constraint job_log_details_is_object check (jsonb_typeof(details) = 'object')
-);
+    constraint job_log_details_is_object check (jsonb_typeof(details) = 'object'),
+    constraint job_log_slot_known check (slot between 0 and 3)
+) partition by list (slot);
 alter table fairq.job_log enable row level security;
 alter table fairq.job_log force row level security;
 
 comment on table fairq.job_log is 'Append-only: the transitions no other row records. The whole timeline of a job is the view job_events. Holds no lease token.';
-comment on column fairq.job_log.log_id is 'Identity, rising.';
+comment on column fairq.job_log.log_id is 'Rising.';
 comment on column fairq.job_log.job_id is 'The job.';
 comment on column fairq.job_log.queue is 'Its queue.';
 comment on column fairq.job_log.tenant is 'Its tenant.';
@@ -185,6 +229,24 @@ comment on column fairq.job_log.actor is 'Who did it: the worker''s name, or the
 comment on column fairq.job_log.started_at is 'Start of the attempt that this event ended; null if it ended none.';
 comment on column fairq.job_log.details is 'What else is known: the error, the delay.';
 comment on column fairq.job_log.created_at is 'When.';
+comment on column fairq.job_log.slot is 'The partition, as in finished_jobs. A row whose job outlives it is moved on.';
+
+create table fairq.job_log_0 partition of fairq.job_log default;
+create table fairq.job_log_1 partition of fairq.job_log for values in (1);
+create table fairq.job_log_2 partition of fairq.job_log for values in (2);
+create table fairq.job_log_3 partition of fairq.job_log for values in (3);
+alter table fairq.job_log_0 enable row level security;
+alter table fairq.job_log_0 force row level security;
+alter table fairq.job_log_1 enable row level security;
+alter table fairq.job_log_1 force row level security;
+alter table fairq.job_log_2 enable row level security;
+alter table fairq.job_log_2 force row level security;
+alter table fairq.job_log_3 enable row level security;
+alter table fairq.job_log_3 force row level security;
+comment on table fairq.job_log_0 is 'A quarter of job_log: slot 0, and whatever has no other partition.';
+comment on table fairq.job_log_1 is 'A quarter of job_log: slot 1.';
+comment on table fairq.job_log_2 is 'A quarter of job_log: slot 2.';
+comment on table fairq.job_log_3 is 'A quarter of job_log: slot 3.';
 
 -- job_keys: idempotency that outlives the job
 
@@ -224,7 +286,9 @@ create table fairq.queues (
     payload_limit    integer          not null default 262144,
     key_ttl          interval         not null default '1 day',
     retention        interval         not null default '7 days',
+    retention_failed interval,
     notify           boolean          not null default false,
+    read_ahead       integer          not null default 0,
     constraint queues_pkey primary key (queue),
     constraint queues_name_not_empty check (queue <> ''),
     constraint queues_charge_known check (charge in ('time', 'jobs', 'cost')),
@@ -239,10 +303,12 @@ create table fairq.queues (
         backoff_base >= interval '0' and backoff_base <= backoff_cap and backoff_cap <= interval '365 days'
         and backoff_jitter between 0 and 1
     ),
+    constraint queues_read_ahead_in_range check (read_ahead between 0 and 1000),
     constraint queues_payload_limit_in_range check (payload_limit between 2 and 67108864),
     constraint queues_times_in_range check (
         key_ttl > interval '0' and key_ttl <= interval '3650 days'
         and retention >= interval '0' and retention <= interval '3650 days'
+        and retention_failed >= interval '0' and retention_failed <= interval '3650 days'
     )
 );
 alter table fairq.queues enable row level security;
@@ -263,8 +329,10 @@ comment on column fairq.queues.backoff_cap is 'Longest wait between attempts.';
 comment on column fairq.queues.backoff_jitter is 'Share of the wait, 0 to 1, that is drawn at random so that jobs that failed together do not come back together.';
 comment on column fairq.queues.payload_limit is 'Longest payload and longest result, in bytes of JSON text.';
 comment on column fairq.queues.key_ttl is 'How long an idempotency key stands that names no time of its own.';
-comment on column fairq.queues.retention is 'How long ended jobs are kept; see prune().';
+comment on column fairq.queues.retention is 'How long ended jobs are kept; see maintain().';
+comment on column fairq.queues.retention_failed is 'How long those are kept that are dead or were cancelled; null: as long as the others.';
 comment on column fairq.queues.notify is 'Wake listeners when a job arrives in a queue that a worker found empty. Off by default: a NOTIFY takes a lock of the whole database at commit.';
+comment on column fairq.queues.read_ahead is 'How many jobs a claim may pick beyond its own, so that the claims that follow need not wait for the queue''s lock. The order is the same, but who arrives meanwhile comes after them. 0: none.';
 
 create table fairq.tenants (
     queue       text             collate "C" not null,
@@ -402,6 +470,7 @@ create table fairq.ticks (
     mean              double precision,
     tokens            double precision,
     tokens_at         timestamptz,
+    ready_floor       bigint      not null default 0,
     constraint ticks_pkey primary key (queue, tick_id)
 ) with (
     autovacuum_vacuum_scale_factor = 0.02
@@ -430,6 +499,7 @@ comment on column fairq.ticks.activations is 'Flows that became backlogged, ever
 comment on column fairq.ticks.mean is 'Milliseconds attempts of the queue take: moving average of weight 1/8; null before the first.';
 comment on column fairq.ticks.tokens is 'Tokens in the queue''s own bucket at tokens_at; null without a rate.';
 comment on column fairq.ticks.tokens_at is 'When they were counted.';
+comment on column fairq.ticks.ready_floor is 'No pick that is ready was dispatched before: where claims begin to look for one. 0: none is.';
 comment on column fairq.ticks.found_empty is 'The claim found less than it asked for: the next enqueue may wake listeners.';
 
 create table fairq.settlements (
@@ -442,11 +512,30 @@ create table fairq.settlements (
 );
 alter table fairq.settlements enable row level security;
 alter table fairq.settlements force row level security;
+-- where somebody publishes all tables, deletes from one without an identity are refused, and with them every claim
+alter table fairq.settlements replica identity full;
 
 comment on table fairq.settlements is 'Attempts that ended, or were renewed beyond what was prepaid, for the scheduler to know: its second feed. The look that reads a row deletes it.';
 comment on column fairq.settlements.queue is 'The queue.';
 comment on column fairq.settlements.ended_xid is 'The transaction that says so.';
 comment on column fairq.settlements.endings is 'Who ended how many, and what they cost beyond what was prepaid: one row for all that end in a call, however many tenants they are of.';
+
+create table fairq.ready_picks (
+    queue    text         collate "C" not null,
+    dispatch bigint       not null,
+    jobs     fairq.pick[] not null,
+    constraint ready_picks_pkey primary key (queue, dispatch),
+    constraint ready_picks_not_empty check (cardinality(jobs) > 0)
+) with (
+    autovacuum_vacuum_scale_factor = 0.02
+);
+alter table fairq.ready_picks enable row level security;
+alter table fairq.ready_picks force row level security;
+
+comment on table fairq.ready_picks is 'Jobs that a claim has picked for the claims that follow (queues.read_ahead): chosen, charged and counted, and still queued. A row is what one claim takes.';
+comment on column fairq.ready_picks.queue is 'The queue.';
+comment on column fairq.ready_picks.dispatch is 'Number of the first of them in the order of dispatch.';
+comment on column fairq.ready_picks.jobs is 'The picks, in turn. Null prices: the queue did not charge by time.';
 
 -- who may do what, beyond the right to call a function
 
@@ -483,6 +572,7 @@ create type fairq.tenant_news as (
     elapsed   numeric,
     extra     numeric,
     refund    numeric,
+    returned  numeric,
     row_id    tid,
     flow      fairq.flows,
     wish      fairq.tenants

@@ -27,9 +27,10 @@ create type fairq.claimed_job as (
     lease_token      uuid,
     lease_expires_at timestamptz,
     run_at           timestamptz,
-    created_at       timestamptz
+    created_at       timestamptz,
+    traceparent      text
 );
-comment on type fairq.claimed_job is 'A job handed to a worker. lease_token is the fence: renew, complete, fail and release ask for it.';
+comment on type fairq.claimed_job is 'A job handed to a worker. lease_token is the fence: renew, complete, fail and release ask for it. traceparent is what the producer gave, else null.';
 
 create type fairq.job_outcome as (
     job_id  bigint,
@@ -48,7 +49,8 @@ create type fairq.new_job as (
     max_attempts integer,
     key          text,
     key_ttl      interval,
-    cost         double precision
+    cost         double precision,
+    traceparent  text
 );
 comment on type fairq.new_job is 'One element of the argument of enqueue_jobs(). Internal.';
 
@@ -71,9 +73,10 @@ create type fairq.ending as (
     measured fairq.amount,
     elapsed  fairq.amount,
     extra    fairq.amount,
-    refund   fairq.amount
+    refund   fairq.amount,
+    returned fairq.amount
 );
-comment on type fairq.ending is 'Attempts of a tenant that ended, as in settlements. epoch: the flow''s lift epoch at their start. ended: how many; none when a lease was renewed. measured: how many of them tell how long such attempts take; elapsed: the milliseconds those took. extra: milliseconds used beyond what was prepaid; refund: prepaid and not used. Internal.';
+comment on type fairq.ending is 'Attempts of a tenant that ended, as in settlements. epoch: the flow''s lift epoch at their start. ended: how many; none when a lease was renewed. measured: how many of them tell how long such attempts take; elapsed: the milliseconds those took. extra: milliseconds used beyond what was prepaid; refund: prepaid and not used. returned: what picks that were ready and were put back had added to its virtual time. Internal.';
 
 create type fairq.moved as (
     news    fairq.news[],
@@ -96,9 +99,10 @@ create type fairq.pick as (
     tenant  text,
     job_id  bigint,
     price   bigint,
-    epoch   bigint
+    epoch   bigint,
+    step    bigint
 );
-comment on type fairq.pick is 'A job chosen by the scheduler, in turn. Internal.';
+comment on type fairq.pick is 'A job chosen by the scheduler, in turn. price: what it is charged, before the weight. step: what that adds to the virtual time of its flow. Internal.';
 
 create type fairq.queue_stat as (
     queue            text,
@@ -114,9 +118,12 @@ create type fairq.queue_stat as (
     running          bigint,
     oldest_wait      interval,
     next_due_at      timestamptz,
-    ticked_at        timestamptz
+    ticked_at        timestamptz,
+    started          double precision,
+    expired          bigint,
+    dead             bigint
 );
-comment on type fairq.queue_stat is 'A row of queue_stats(). backlogged: tenants with work, as far as the scheduler has looked; eligible_tenants: those of them that may be picked. oldest_wait: since when the longest waiting queued job could have started.';
+comment on type fairq.queue_stat is 'A row of queue_stats(). backlogged: tenants with work, as far as the scheduler has looked; eligible_tenants: those of them that may be picked. oldest_wait: since when the longest waiting queued job could have started. started: jobs started in the last minute. expired: attempts whose leases are over, with nobody to notice. dead: of the last 10,000 that failed or were cancelled.';
 
 create type fairq.tenant_stat as (
     tenant        text,
@@ -134,9 +141,11 @@ create type fairq.tenant_stat as (
     lag_seconds   double precision,
     vtime         bigint,
     blocked_by    text,
-    blocked_until timestamptz
+    blocked_until timestamptz,
+    oldest_wait   interval,
+    backlog_share double precision
 );
-comment on type fairq.tenant_stat is 'A row of tenant_stats(). started, share and entitled are of the last minute; the lag is positive for a tenant that is owed something, negative for one that is ahead.';
+comment on type fairq.tenant_stat is 'A row of tenant_stats(). started, share and entitled are of the last minute; the lag is positive for a tenant that is owed something, negative for one that is ahead. backlog_share: about which part of the queue''s queued jobs is its own, from a sample; null when it is not in the sample, or was asked for by its name.';
 
 create type fairq.wait_reason as (
     state    text,
@@ -146,4 +155,4 @@ create type fairq.wait_reason as (
     ahead    bigint,
     picks    bigint
 );
-comment on type fairq.wait_reason is 'The answer of explain_wait(). reason: not_found, finished, running, lease_expired, not_due, queue_paused, queue_at_cap, queue_rate_limited, tenant_paused, tenant_at_cap, tenant_rate_limited, not_looked_at or in_line. until: when this reason ends by itself. ahead: jobs of its own tenant before it. picks: jobs of all tenants before it, about.';
+comment on type fairq.wait_reason is 'The answer of explain_wait(). reason: not_found, finished, running, lease_expired, not_due, queue_paused, queue_at_cap, queue_rate_limited, tenant_paused, tenant_at_cap, tenant_rate_limited, not_looked_at, in_line or ready (picked ahead, for the next claim to take). until: when this reason ends by itself. ahead: jobs of its own tenant before it. picks: jobs of all tenants before it, about.';

@@ -22,7 +22,8 @@ select
     null::timestamptz as finished_at,
     l.lease_owner,
     l.cancel_requested_at,
-    null::jsonb as result
+    null::jsonb as result,
+    j.traceparent
 from fairq.jobs as j
 left join fairq.leases as l on j.job_id = l.job_id
 union all
@@ -45,7 +46,8 @@ select
     f.finished_at,
     f.lease_owner,
     null::timestamptz as cancel_requested_at,
-    f.result
+    f.result,
+    f.traceparent
 from fairq.finished_jobs as f;
 
 comment on view fairq.all_jobs is 'One row per job, wherever it is, with its state as users think of it: scheduled, queued, running, succeeded, dead, cancelled.';

@@ -9,7 +9,7 @@ begin
 end
 $fn$;
 set local search_path = pg_catalog, pg_temp;
-set local lock_timeout = '1s';
+set local lock_timeout = '500ms';
 
 do $fn$
 begin

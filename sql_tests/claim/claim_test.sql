@@ -10,7 +10,7 @@ select is(
     jsonb_build_object(
         'job_id', j.job_id, 'queue', 'default', 'tenant', 'a', 'task', 'work', 'payload', '{"x": 1}'::jsonb,
         'priority', 1,
-        'attempt', 1, 'max_attempts', 3
+        'attempt', 1, 'max_attempts', 3, 'traceparent', null
     ),
     'the worker gets all it needs'
 )

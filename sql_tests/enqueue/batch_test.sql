@@ -1,5 +1,5 @@
 -- enqueue many at once: one row per element, in input order; all of them or, if one is wrong, none.
-select plan(44);
+select plan(46);
 
 -- order, defaults, and what each field does
 create temp table done as
@@ -7,7 +7,7 @@ select * from fairq.enqueue_jobs('[
     {"tenant": "b", "task": "t1"},
     {"tenant": "a", "task": "t2", "payload": {"x": 1}, "queue": "q", "priority": 0, "max_attempts": 7, "cost": 3},
     {"tenant": "a", "task": "t3", "run_at": "2100-01-01T00:00:00Z"},
-    {"tenant": "a", "task": "t4", "delay": "1 hour"},
+    {"tenant": "a", "task": "t4", "delay": "1 hour", "traceparent": "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"},
     {"tenant": "a", "task": "t5", "payload": null, "queue": null, "priority": null, "cost": null, "key": null}
 ]');
 select results_eq('select ordinal from done', array[1, 2, 3, 4, 5], 'one row for each element, in input order');
@@ -80,6 +80,7 @@ from (values
     ('{"tenant": "d", "task": "t", "key": ""}', '22023', 'p_key'),
     ('{"tenant": "d", "task": "t", "key": "k", "key_ttl": "0"}', '22023', 'p_key_ttl'),
     ('{"tenant": "d", "task": "t", "cost": 0}', '22023', 'p_cost'),
+    ('{"tenant": "d", "task": "t", "traceparent": "00-0-0-0"}', '22023', 'p_traceparent'),
     (format('{"tenant": "d", "task": "t", "payload": {"x": "%s"}}', repeat('x', 262144)), '54000', 'p_payload')
 ) as c(element, code, names);
 select fairq_test.refuses(
@@ -110,6 +111,11 @@ from (values
 ) as c(argument);
 select is(count(*), (select b.jobs from before as b), 'nothing refused has left a job') from fairq.jobs;
 select is_empty('select from fairq.job_keys where operation_key = ''kk''', 'nor a key');
+select results_eq(
+    'select j.traceparent from done as d join fairq.jobs as j on j.job_id = d.job_id order by d.ordinal',
+    $$ values (null), (null), (null), ('00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01'), (null) $$,
+    'each element has the trace it names'
+);
 select is(count(*), 10000::bigint, 'the largest batch is taken')
 from fairq.enqueue_jobs((select jsonb_agg(jsonb_build_object('tenant', 'e', 'task', 't')) from generate_series(1, 10000)));
 

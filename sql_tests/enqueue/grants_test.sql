@@ -9,7 +9,7 @@ create role fairq_test_heir login in role fairq_test_narrow;
 create role fairq_test_none login;
 grant usage on schema fairq to fairq_test_narrow, fairq_test_none;
 grant execute on function fairq.enqueue_job(
-    text, text, jsonb, text, timestamptz, interval, integer, integer, text, interval, double precision
+    text, text, jsonb, text, timestamptz, interval, integer, integer, text, interval, double precision, text
 ) to fairq_test_narrow, fairq_test_none;
 grant execute on function fairq.enqueue_jobs(jsonb) to fairq_test_narrow;
 insert into fairq.access_grants (role_name, verb, queue, tenant) values
@@ -58,7 +58,9 @@ select lives_ok(
 );
 select lives_ok('select fairq.enqueue_job(''b'', ''t'', p_queue => ''q'')', 'each row of it');
 select throws_ok(
-    'select fairq.enqueue_job(''c'', ''t'', p_queue => ''q'')', '42501', null, 'another tenant is not granted'
+    'select fairq.enqueue_job(''c'', ''t'', p_queue => ''q'')', '42501',
+    'enqueue is not granted to role fairq_test_heir for queue q and tenant c',
+    'another tenant is not granted, and the refusal says what was asked'
 );
 select throws_ok('select fairq.enqueue_job(''a'', ''t'', p_queue => ''r'')', '42501', null, 'nor another queue');
 select throws_ok(

@@ -1,5 +1,5 @@
 -- enqueue: none -> queued, or scheduled when it is to run later; each argument in and out of its range.
-select plan(58);
+select plan(71);
 
 -- given a call with everything by default
 create temp table first as select * from fairq.enqueue_job('a', 'work');
@@ -7,7 +7,7 @@ select is(f.created, true, 'a new job is created') from first as f;
 select is(
     to_jsonb(j) - '{job_id, created_at, run_at, changed_xid}'::text[],
     '{"queue": "default", "tenant": "a", "task": "work", "payload": {}, "priority": 2, "state": "queued", "attempts": 0,
-      "max_attempts": 5, "cost": 1, "operation_key": null, "last_error": null}',
+      "max_attempts": 5, "cost": 1, "operation_key": null, "traceparent": null, "last_error": null}',
     'what is not said has its default'
 )
 from first as f join fairq.jobs as j on j.job_id = f.job_id;
@@ -20,16 +20,24 @@ create temp table second as
 select * from fairq.enqueue_job(
     p_tenant => 'ä b', p_task => 'mail.send', p_payload => '{"to": ["x"], "n": 1e400}', p_queue => 'Mails "1"',
     p_run_at => '2100-01-01', p_priority => 0, p_max_attempts => 1000, p_key => 'k', p_key_ttl => '1 hour',
-    p_cost => 0.5
+    p_cost => 0.5, p_traceparent => '00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01'
 );
 select is(
     to_jsonb(j) - '{job_id, created_at, changed_xid}'::text[],
     '{"queue": "Mails \"1\"", "tenant": "ä b", "task": "mail.send", "priority": 0, "state": "scheduled",
       "attempts": 0, "max_attempts": 1000, "run_at": "2100-01-01T00:00:00+00:00", "cost": 0.5, "operation_key": "k",
-      "last_error": null}'::jsonb || jsonb_build_object('payload', '{"to": ["x"], "n": 1e400}'::jsonb),
+      "traceparent": "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01", "last_error": null}'::jsonb || jsonb_build_object('payload', '{"to": ["x"], "n": 1e400}'::jsonb),
     'what is said is kept as it is'
 )
 from second as s join fairq.jobs as j on j.job_id = s.job_id;
+
+-- a trace
+select is((fairq.enqueue_job('a', 't', p_traceparent => c.value)).created, true, 'a traceparent that is taken: ' || left(c.value, 60))
+from (values
+    ('00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-00'),
+    ('fe-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-ff'),
+    ('01-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01-what-comes' || repeat('.', 134))
+) as c(value);
 
 -- when it runs
 select is(
@@ -88,7 +96,7 @@ from (values
     ('''a'', ''t'', jsonb_build_object(''x'', repeat(''x'', 262144))', '54000', 'p_payload'),
     ('''a'', ''t'', p_run_at => ''infinity''', '22023', 'p_run_at'),
     ('''a'', ''t'', p_run_at => ''-infinity''', '22023', 'p_run_at'),
-    ('''a'', ''t'', p_run_at => now(), p_delay => ''1 s''', '22023', 'p_run_at'),
+    ('''a'', ''t'', p_run_at => now(), p_delay => ''1 s''', '22023', 'p_run_at and p_delay'),
     ('''a'', ''t'', p_delay => ''-1 microsecond''', '22023', 'p_delay'),
     ('''a'', ''t'', p_delay => ''3651 days''', '22023', 'p_delay'),
     ('''a'', ''t'', p_delay => ''178000000 years''', '22023', 'p_delay'),
@@ -109,7 +117,16 @@ from (values
     ('''a'', ''t'', p_cost => ''-1''', '22023', 'p_cost'),
     ('''a'', ''t'', p_cost => ''NaN''', '22023', 'p_cost'),
     ('''a'', ''t'', p_cost => ''infinity''', '22023', 'p_cost'),
-    ('''a'', ''t'', p_cost => 1000001', '22023', 'p_cost')
+    ('''a'', ''t'', p_cost => 1000001', '22023', 'p_cost'),
+    ('''a'', ''t'', p_traceparent => ''''', '22023', 'p_traceparent'),
+    ('''a'', ''t'', p_traceparent => ''00-0AF7651916CD43DD8448EB211C80319C-b7ad6b7169203331-01''', '22023', 'p_traceparent'),
+    ('''a'', ''t'', p_traceparent => ''00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331''', '22023', 'p_traceparent'),
+    ('''a'', ''t'', p_traceparent => ''00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01-02''', '22023', 'p_traceparent'),
+    ('''a'', ''t'', p_traceparent => ''ff-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01''', '22023', 'p_traceparent'),
+    ('''a'', ''t'', p_traceparent => ''00-00000000000000000000000000000000-b7ad6b7169203331-01''', '22023', 'p_traceparent'),
+    ('''a'', ''t'', p_traceparent => ''00-0af7651916cd43dd8448eb211c80319c-0000000000000000-01''', '22023', 'p_traceparent'),
+    ('''a'', ''t'', p_traceparent => E''00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01\n''', '22023', 'p_traceparent'),
+    ('''a'', ''t'', p_traceparent => ''01-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01-'' || repeat(''x'', 145)', '22023', 'p_traceparent')
 ) as c(arguments, code, names);
 select is(count(*), (select b.jobs from before as b), 'nothing refused has left a job') from fairq.jobs;
 select is(count(*), 1::bigint, 'nor a key') from fairq.job_keys;
@@ -119,6 +136,11 @@ select throws_ok(
     'select fairq.enqueue_job(''a'', ''t'', p_priority => 9)', '22023',
     'p_priority must be a number from 0 (first) to 3, not 9',
     'a refusal names the argument, the rule and the value'
+);
+select throws_ok(
+    'select fairq.enqueue_job(''a'', ''t'', p_traceparent => ''x'')', '22023',
+    'p_traceparent must be like 00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01, not x',
+    'a refusal of a trace shows one that is right'
 );
 
 select * from finish();

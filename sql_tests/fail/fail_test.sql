@@ -40,11 +40,11 @@ select results_eq(
 select is(fairq.fail_job(h.job_id, h.lease_token, 'x', p_retry => false), 'dead', 'a failure for good')
 from held as h where h.n = 4;
 select is(
-    to_jsonb(f) - '{run_at, created_at, finished_at, started_at, token_hash}'::text[],
+    to_jsonb(f) - '{run_at, created_at, finished_at, started_at, token_hash, slot}'::text[],
     jsonb_build_object(
         'job_id', h.job_id, 'queue', 'default', 'tenant', 'a', 'task', 'work', 'payload', '{}'::jsonb, 'priority', 2,
         'state', 'dead',
-        'attempts', 1, 'max_attempts', 3, 'cost', 1, 'operation_key', null, 'last_error',
+        'attempts', 1, 'max_attempts', 3, 'cost', 1, 'operation_key', null, 'traceparent', null, 'last_error',
         '{"message": "x", "length": 1}'::jsonb,
         'lease_owner', 'worker', 'result', null
     ),

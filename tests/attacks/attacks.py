@@ -46,7 +46,7 @@ ALLOWED = {
     "fairq_operator": {
         "release_expired_jobs", "promote_due_jobs", "cancel_job", "retry_job", "reschedule_job", "prune", "set_tenant",
         "pause_tenant", "resume_tenant", "purge_tenant", "set_queue", "queue_stats", "tenant_stats", "explain_wait",
-        "get_job",
+        "get_job", "dead_jobs",
     },
 }  # fmt: skip
 FORGED = (
@@ -73,7 +73,7 @@ def calls(db: Database) -> dict[str, list[str]]:
     return found
 
 
-def relations(db: Database, kinds: str = "r") -> list[str]:
+def relations(db: Database, kinds: str = "rp") -> list[str]:
     """Every table (or view, sequence) of the schema."""
     query = """
         select c.oid::regclass::text from pg_class as c
@@ -1033,6 +1033,7 @@ def sequences_tell_nobody_how_much_is_going_on(db: Database) -> None:
 def what_is_unique_is_so_within_a_tenant(db: Database) -> None:
     """Keys that tenants choose are unique within the tenant; ids that fairq gives are the only others."""
     given_by_us = {"jobs_pkey", "leases_pkey", "finished_jobs_pkey", "job_log_pkey"}
+    given_by_us |= {f"{table}_{slot}_pkey" for table in ("finished_jobs", "job_log") for slot in range(4)}
     of_operators = {"queues_pkey", "schedulers_pkey", "ticks_pkey", "access_grants_pkey"}
     query = """
         select c.relname::text as name, a.attname::text as first from pg_index as i

@@ -53,7 +53,7 @@ CALLER = "case when current_setting('role') = 'none' then session_user::text els
 HAS_ROLE = "and pg_has_role(p_caller::name, to_regrole(quote_ident(a.role_name))::oid, 'usage')"
 PAYLOAD = "octet_length(p_job.payload::text) > p_settings.payload_limit"
 ENQUEUE = """fairq.enqueue_job(
-    text, text, jsonb, text, timestamptz, interval, integer, integer, text, interval, double precision
+    text, text, jsonb, text, timestamptz, interval, integer, integer, text, interval, double precision, text
 )"""
 OWN = "tenant = (select fairq.current_tenant_id())"
 OPEN = f"{OWN} or (select fairq.current_tenant_id()) is null"
@@ -233,7 +233,7 @@ SABOTAGES: dict[str, tuple[Mutation, str]] = {
         "I08",
     ),
     "every tenant is granted": (
-        Edit("_granted_tenants", "return case when '*' = any (v_tenants) then", "return case when true then"),
+        Edit("_granted_tenants", "    if found then", "    if true then"),
         "I07",
     ),
     "a tenant acts for whom it names": (
@@ -241,9 +241,15 @@ SABOTAGES: dict[str, tuple[Mutation, str]] = {
         "I07",
     ),
     "a tenant finds any job": (Edit("_find_job", "if v_granted = '{*}' or", "if true or"), "I07"),
-    "a grant for one queue is one for all": (Edit("_granted_tenants", "a.queue in (p_queue, '*')", "true"), "W01"),
-    "a grant to enqueue is one to cancel": (Edit("_granted_tenants", "a.verb = p_verb", "true"), "enqueue/grants"),
-    "a grant is for whoever calls": (Edit("_granted_tenants", HAS_ROLE), "W01"),
+    "a grant for one queue is one for all": (
+        Edit("_granted_tenants", "a.queue in (p_queue, '*')", "true", times=2),
+        "W01",
+    ),
+    "a grant to enqueue is one to cancel": (
+        Edit("_granted_tenants", "a.verb = p_verb", "true", times=2),
+        "enqueue/grants",
+    ),
+    "a grant is for whoever calls": (Edit("_granted_tenants", HAS_ROLE, times=2), "W01"),
     # workers
     "any worker ends a lease": (Edit("_hold_lease", "and v_lease.caller = p_caller"), "W05"),
     "any token ends a lease": (Edit("_hold_lease", "v_lease.lease_token = p_token and"), "W04"),
@@ -308,7 +314,7 @@ SABOTAGES: dict[str, tuple[Mutation, str]] = {
         "H01",
     ),
     "a table is looked up by its bare name": (
-        Edit("_granted_tenants", "from fairq.access_grants as a", "from access_grants as a"),
+        Edit("_granted_tenants", "from fairq.access_grants as a", "from access_grants as a", times=2),
         "00_conventions",
     ),
     # what callers can set

@@ -71,6 +71,7 @@ FIELDS = [
     "key",
     "key_ttl",
     "cost",
+    "traceparent",
     "zz",
 ]
 a_job = st.dictionaries(

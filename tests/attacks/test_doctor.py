@@ -31,7 +31,7 @@ QUERY = Path(fairq_schema.__file__).parent / "doctor.sql"
 def found(db: Database, schema: str = "fairq") -> set[tuple[str, str]]:
     """The hazards that a stranger is told of: (number, severity), without those of every test database."""
     dsn = make_conninfo(db.dsn, user=db.login())
-    return {(each.hazard, each.severity) for each in fairq_schema.doctor(dsn, schema)} - UNAVOIDABLE
+    return {(each.hazard, each.severity) for each in fairq_schema.doctor(dsn, schema, "isolation")} - UNAVOIDABLE
 
 
 # PUBLIC may make temporary objects by default, and test servers are what they are.
@@ -134,7 +134,7 @@ def test_an_installer_is_named_but_no_error(start_server: Callable[..., LocalSer
         superuser.execute("grant create on database postgres to installer")
     dsn = cluster.dsn("postgres", user="installer")
     fairq_schema.apply(dsn)
-    hazards = fairq_schema.doctor(dsn)
+    hazards = fairq_schema.doctor(dsn, only="isolation")
     said = {each[:3] for each in map(astuple, hazards) if each[:2] not in UNAVOIDABLE}
     expected = ("H1", "info") if cluster.major >= 16 else ("H5", "warning")
     assert said == {(*expected, "installer")}
@@ -143,15 +143,15 @@ def test_an_installer_is_named_but_no_error(start_server: Callable[..., LocalSer
 def test_the_command_says_what_and_what_to_do(db: Database, capsys: pytest.CaptureFixture[str]) -> None:
     """Exit code 0 without an error, 1 with one; the remedy is a statement that can be run."""
     dsn = make_conninfo(db.dsn, user=db.login())
-    assert cli.main(["doctor", "--dsn", dsn]) == 0
+    assert cli.main(["doctor", "--only", "isolation", "--dsn", dsn]) == 0
     assert capsys.readouterr().out.splitlines()[-1].startswith("0 errors, ")
     db.execute("alter function fairq.cancel_job(bigint) set search_path = ''")
-    assert cli.main(["doctor", "--dsn", dsn]) == 1
+    assert cli.main(["doctor", "--only", "isolation", "--dsn", dsn]) == 1
     first, remedy, *_ = capsys.readouterr().out.splitlines()
     assert first.startswith("error H9: fairq.cancel_job(bigint): ")
     db.execute(remedy)
-    assert cli.main(["doctor", "--dsn", dsn]) == 0
-    assert cli.main(["doctor", "--dsn", dsn, "--schema", "elsewhere"]) == 1
+    assert cli.main(["doctor", "--only", "isolation", "--dsn", dsn]) == 0
+    assert cli.main(["doctor", "--only", "isolation", "--dsn", dsn, "--schema", "elsewhere"]) == 1
 
 
 def test_the_query_is_for_psql_too(db: Database) -> None:

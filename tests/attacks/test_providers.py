@@ -338,7 +338,7 @@ def test_a_provider_is_chosen_once_and_kept(empty_db: str, provider: str) -> Non
               )
             union all
             select c.oid::regclass::text from pg_class as c
-            where c.relnamespace = 'fairq'::regnamespace and c.relkind = 'r'
+            where c.relnamespace = 'fairq'::regnamespace and c.relkind in ('r', 'p')
               and not (c.relrowsecurity and c.relforcerowsecurity)
             union all
             select t.oid::regtype::text from pg_type as t

@@ -139,10 +139,13 @@ def check_leases_are_renewed_and_jobs_change_hands(w: World, patience: float = T
             for job in bad:
                 assert "letter" in str(w.becomes(job, "dead", first, second)["last_error"])
             w.is_short_from_now_on(long)
-            attempts = w.db.job(long)["attempts"]
             first.leave()
             ended = w.becomes(long, "succeeded", second)
-            assert (ended["lease_owner"], ended["attempts"]) == ("second", attempts)
+            log = w.db.rows("select event_type, actor from fairq.job_log where job_id = %s", long)
+            assert ("released", "first") in log, log
+            # a lease is lost only where the machine was too slow to renew it
+            lost = sum(event.event_type == "lease_expired" for event in log)
+            assert ended["attempts"] == 1 + lost, (ended, log)
             second.leave()
     assert {job: w.sent(job) for job in [long, *good, *bad]} == dict.fromkeys([long, *good], 1) | dict.fromkeys(bad, 0)
 

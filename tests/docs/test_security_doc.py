@@ -47,9 +47,17 @@ def right(db: Database, table: str, role: str) -> str:
 
 def test_the_table_of_rights_is_the_catalogs(db: Database) -> None:
     """Each table of the schema, each role that has a right on one; no other role has any."""
-    tables = "select relname::text from pg_class where relnamespace = 'fairq'::regnamespace and relkind = 'r'"
+    tables = """
+        select relname::text, relispartition from pg_class
+        where relnamespace = 'fairq'::regnamespace and relkind in ('r', 'p')
+    """
     said = {row[0].strip("`"): row[1:] for row in rows("Who may do what")}
-    assert set(said) == {row[0] for row in db.rows(tables)}
+    assert set(said) == {row.relname for row in db.rows(tables) if not row.relispartition}
+    partitions = [row.relname for row in db.rows(tables) if row.relispartition]
+    assert len(partitions) == 8
+    for partition in partitions:
+        for role in ("fairq_api", "fairq_worker", "fairq_producer", "fairq_tenant", "fairq_operator"):
+            assert right(db, f"fairq.{partition}", role) == "", partition
     for table, cells in said.items():
         assert cells == [right(db, f"fairq.{table}", role) for role in ROLES], table
         for other in ("fairq_worker", "fairq_producer"):

@@ -12,12 +12,14 @@ from psycopg import sql
 from psycopg.conninfo import conninfo_to_dict
 
 from tests.package.folders import BARRIER, two_versions
+from tests.package.upgrades import MADE_UP, OURS, SHIPPED, Way, make_up
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
     from tests.package.folders import Folder
+    from tests.support.databases import Databases
     from tests.support.servers import Server
 
 
@@ -80,3 +82,27 @@ def connect(server: Server, empty_db: str) -> Callable[[str], psycopg.Connection
     """
     name = str(conninfo_to_dict(empty_db)["dbname"])
     return lambda user: psycopg.connect(server.dsn(name, user=user), autocommit=True)
+
+
+@pytest.fixture(scope="session")
+def one_more(databases: Databases, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """
+    Our migrations as if they were released, and one more, in which everything that can change does.
+    """
+    with databases.empty() as dsn:
+        return make_up(tmp_path_factory.mktemp("versions") / "migrations", dsn)
+
+
+@pytest.fixture(scope="session")
+def find_way(one_more: Path) -> Callable[[str], Way]:
+    """
+    `find_way("1 to 2")`, or the way to the version that is made up: see WAYS.
+    """
+
+    def find(name: str) -> Way:
+        if name == MADE_UP:
+            return Way(one_more, SHIPPED[-1], SHIPPED[-1] + 1)
+        old, _, new = name.split()
+        return Way(OURS, int(old), int(new))
+
+    return find

@@ -134,6 +134,19 @@ DRIFT = [
         "rule fairq.job_log.mine is no part of version",
     ),
     ("drop view fairq.job_events", "relation fairq.job_events is missing"),
+    # partitions are tables of their own
+    (
+        "alter table fairq.job_log_2 disable row level security",
+        "relation fairq.job_log_2: row security is off, expected on",
+    ),
+    (
+        "grant select on fairq.finished_jobs_1 to fairq_tenant",
+        "relation fairq.finished_jobs_1: fairq_tenant has SELECT, expected no right",
+    ),
+    (
+        "alter table fairq.finished_jobs detach partition fairq.finished_jobs_2",
+        "relation fairq.finished_jobs_2: partition of is nothing, expected fairq.finished_jobs",
+    ),
     (
         "alter view fairq.all_jobs reset (security_invoker)",
         "relation fairq.all_jobs: options is , expected security_invoker=true",

@@ -194,6 +194,20 @@ def test_an_unknown_migration_is_refused(empty_db: str, folder: Folder, ask: Ask
             command(empty_db, migrations=folder.path)
 
 
+def test_a_schema_removed_by_another_tool_is_refused(empty_db: str, folder: Folder, ask: Ask) -> None:
+    """
+    Where the schema is gone and the history is not, nothing is said to be up to date; the remedy that is told helps.
+    """
+    fairq_schema.apply(empty_db, migrations=folder.path)
+    ask("drop schema fairq cascade")
+    for command in (fairq_schema.apply, fairq_schema.status, fairq_schema.rollback, fairq_schema.plan):
+        with pytest.raises(errors.HistoryError, match=r"no schema fairq, but the history .* ends at 2") as refusal:
+            command(empty_db, migrations=folder.path)
+    remedy = str(refusal.value).split("run: ")[1].split(";")[0]
+    ask(remedy)
+    assert fairq_schema.apply(empty_db, migrations=folder.path) == folder.ids
+
+
 def test_a_schema_installed_by_another_tool_is_refused(empty_db: str, folder: Folder, ask: Ask) -> None:
     """
     Where psql or a host's own tool has installed fairq, apply() says so instead of failing on the first table.

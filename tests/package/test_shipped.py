@@ -65,7 +65,7 @@ def test_rollback_asks_before_it_loses_jobs(dsn: str, ask: Callable[..., Any]) -
     ids = fairq_schema.apply(dsn)
     ask("select fairq.enqueue_job('a', 'mail')")
 
-    with pytest.raises(errors.WouldLoseJobsError, match="would lose 1 jobs"):
+    with pytest.raises(errors.WouldLoseJobsError, match="would lose 1 job "):
         fairq_schema.rollback(dsn, to=0)
     assert ask("select relforcerowsecurity from pg_class where oid = 'fairq.jobs'::regclass")
 

@@ -183,6 +183,26 @@ def test_a_chosen_owner_with_too_much_power_is_refused(empty_db: str, ask: Ask, 
 # --- the command -------------------------------------------------------------------------------------------
 
 
+def test_a_live_queue_that_changes_its_provider_is_told(
+    empty_db: str, ask: Ask, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """
+    At the installation a provider is chosen without a word; once there were jobs, what it means for sessions is said.
+    """
+    apply = ["apply", "--dsn", empty_db, "--tenant"]
+    assert main([*apply, "jwt"]) == 0
+    assert main([*apply, "setting"]) == 0
+    assert capsys.readouterr().err == ""
+    ask("select fairq.enqueue_job('a', 'mail')")
+    assert main([*apply, "setting"]) == 0
+    assert capsys.readouterr().err == ""
+    assert main([*apply, "role"]) == 0
+    told = "fairq: the tenants of schema fairq were known by setting and are known by role from now on: "
+    assert capsys.readouterr().err.startswith(told)
+    with pytest.warns(errors.TenantProviderWarning, match="known by role and are known by setting"):
+        assert fairq_schema.set_tenant_provider(empty_db, "setting") == "role"
+
+
 def test_one_command_for_a_platform(
     empty_db: str, ask: Ask, make_role: MakeRole, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -4,11 +4,7 @@ From every version to the newest and back, with jobs in every state; ours, and o
 
 from __future__ import annotations
 
-import shutil
-import subprocess
-import sys
 from datetime import timedelta
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import psycopg
@@ -16,54 +12,17 @@ import pytest
 
 import fairq_schema
 from fairq_schema import _files
+from tests.package.upgrades import LOCKED, OURS, VARIANT
 from tests.support import Database
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from tests.support.databases import Databases
 
 pytestmark = pytest.mark.short
 
-CHECKOUT = Path(__file__).resolve().parents[2]
-OURS = CHECKOUT / "migrations"
 STATES = ["cancelled", "dead", "queued", "running", "scheduled", "succeeded"]
-
-FORWARD = "set local role fairq_owner;\nalter table fairq.queues add column made_up text not null default 'yes';\n"
-BACKWARD = "set local role fairq_owner;\nalter table fairq.queues drop column made_up;\n"
-
-
-# Another way to know the tenant, in a file that people run beside the migrations.
-VARIANT = """\
-set local role fairq_owner;
-create or replace function fairq.current_tenant_id()
-    returns text
-    language sql
-    stable
-    parallel safe
-    set search_path = pg_catalog, pg_temp
-as $fn$ select 'made up'::text $fn$;
-create table fairq.made_up (id integer);
-"""
-
-
-@pytest.fixture(scope="module")
-def one_more(databases: Databases, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """
-    Our migrations as if they were released, and the next one: a function is changed, a column added.
-    """
-    folder = tmp_path_factory.mktemp("versions") / "migrations"
-    shutil.copytree(OURS, folder)
-    names = [path.name for path in sorted(folder.glob("fairq_*.sql"))]
-    (folder / "CHECKSUMS").write_text("".join(f"{'0' * 64}  {name}\n" for name in names))
-    edit(folder / "schema/functions/cancel.sql", "\nbegin\n", "\nbegin\n    -- made up\n")
-    (folder / "tenant").mkdir(exist_ok=True)
-    (folder / "tenant/made_up.sql").write_text(VARIANT)
-    with databases.empty() as dsn:
-        compile_migration(folder, dsn, "made_up")
-        newest = _files.load(folder)[-1].id
-        for ending, change in ((".sql", FORWARD), (".rollback.sql", BACKWARD)):
-            edit(folder / f"{newest}{ending}", "-- changes\n--\n", f"-- changes\n--\n\n{change}")
-        compile_migration(folder, dsn)
-    return folder
 
 
 @pytest.mark.parametrize("start", [file.number for file in _files.load(OURS)])
@@ -113,7 +72,9 @@ def test_the_plan_names_the_locks(databases: Databases, one_more: Path) -> None:
         (planned,) = fairq_schema.plan(dsn, migrations=one_more)
         assert fairq_schema.status(dsn, migrations=one_more).pending == (newest.id,)
     assert planned.id == newest.id
-    assert planned.lines() == ["AccessExclusiveLock on queues: nobody reads or writes it meanwhile"]
+    assert planned.lines() == [
+        f"AccessExclusiveLock on {table}: nobody reads or writes it meanwhile" for table in sorted(LOCKED)
+    ]
 
 
 def test_a_variant_that_is_shipped_is_no_drift(databases: Databases, one_more: Path) -> None:
@@ -194,29 +155,3 @@ def old_differs_from_new(one: fairq_schema.Fingerprint, two: fairq_schema.Finger
     """
     assert one.objects
     return one.differences(two)
-
-
-def compile_migration(folder: Path, dsn: str, *slug: str) -> None:
-    """
-    Run ci/new_migration, which must succeed.
-    """
-    command: list[str | Path] = [
-        sys.executable,
-        CHECKOUT / "ci/new_migration",
-        *slug,
-        "--migrations",
-        folder,
-        "--dsn",
-        dsn,
-    ]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr
-
-
-def edit(path: Path, before: str, after: str) -> None:
-    """
-    Replace a text that must be there, once.
-    """
-    text = path.read_text()
-    assert before in text
-    path.write_text(text.replace(before, after, 1))

@@ -52,6 +52,11 @@ HOT = {
     "select f.vtime, f.charge, f.served, f.tenant from fairq.flows as f": {"flows_pick_idx"},
     "delete from fairq.ticks": {"ticks_pkey"},
     "coalesce(c.payload, (select j.payload from fairq.jobs as j where j.job_id": {"jobs_pkey"},
+    # claim: what is ready
+    "with first as ( select r.ctid": {"ready_picks_pkey", "ticks_pkey", "tenants_pkey"},
+    "with free as ( select r.ctid": {"ready_picks_pkey"},
+    "select p.job_id from fairq.ready_picks as r": {"ready_picks_pkey"},
+    "select j.ctid, j.state from fairq.jobs as j where j.job_id = v_pick.job_id": {"jobs_pkey"},
     # renew, fail, release: the lease
     "select l.* from fairq.leases as l where l.job_id = p_job_id for update": {"leases_pkey"},
     "update fairq.leases as l set -- a shorter renewal": {"leases_pkey"},
@@ -63,7 +68,7 @@ HOT = {
     # complete
     "delete from fairq.leases as l where l.job_id = p_job_id and l.lease_token": {"leases_pkey"},
     "with taken as (": {"leases_pkey", "jobs_pkey"},
-    "from fairq.finished_jobs as f where f.job_id = p_job_id and f.state = 'succeeded'": {"finished_jobs_pkey"},
+    "select f.state, f.token_hash from fairq.finished_jobs as f where f.job_id": {"finished_jobs_pkey"},
     "case when p_result is null": {"leases_pkey"},
     # promote and expire from outside
     "select s.queue from fairq.schedulers as s where p_queue is null": {"schedulers_pkey"},
@@ -83,15 +88,17 @@ HOT = {
     "delete from fairq.jobs as j where j.job_id = p_job.job_id": {"jobs_pkey"},
     "update fairq.leases as l set cancel_requested_at": {"leases_pkey"},
     "select f.* from fairq.finished_jobs as f where f.job_id = p_job_id for update": {"finished_jobs_pkey"},
-    "delete from fairq.finished_jobs as f where f.job_id": {"finished_jobs_pkey"},
+    "delete from fairq.finished_jobs as f where f.job_id = p_job_id": {"finished_jobs_pkey"},
     "update fairq.jobs as j set run_at = v_job.run_at": {"jobs_pkey"},
     # purge
     "union all ( select j.job_id from fairq.jobs as j": {"jobs_claim_idx", "leases_pkey", "jobs_purge_idx"},
     "select j.* from fairq.jobs as j where j.job_id = v_id": {"jobs_pkey"},
     "exists (select from fairq.leases as l where l.job_id = v_id)": {"leases_pkey"},
     # prune
-    "with recursive queue(name) as ( (select f.queue": {"finished_jobs_prune_idx", "queues_pkey"},
-    "with old as materialized ( select f.ctid": {"finished_jobs_prune_idx"},
+    "with recursive good(name) as ( (select f.queue": {"finished_jobs_prune_idx", "finished_jobs_failed_idx"},
+    "select s.* from fairq.queues as s where s.queue": {"queues_pkey"},
+    "delete from fairq.finished_jobs as f where f.job_id = any": {"finished_jobs_pkey"},
+    "with good as materialized ( select f.job_id": {"finished_jobs_prune_idx", "finished_jobs_failed_idx"},
     "delete from fairq.job_log": {"job_log_timeline_idx", "job_log_pkey"},
     "where j.job_id = old.job_id) and not exists (": {"jobs_pkey", "finished_jobs_pkey"},
     "with old as materialized ( select k.ctid": {"job_keys_prune_idx"},

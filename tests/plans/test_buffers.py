@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.plans.backlog import fill
-from tests.support import buffers_of
+from tests.support import Edit, buffers_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from tests.support.database import Database, Session
     from tests.support.databases import Databases
@@ -104,6 +104,33 @@ def test_one_at_a_time_under_a_held_snapshot(crowd: Database) -> None:
             crowd.enqueue(f"t{turn % 3}", queue="trickle", priority=turn % 4)
             crowd.complete_all(crowd.claim(10, queue="trickle"))
         assert cost_of_one(crowd, "trickle") <= ONE
+
+
+def check_what_is_ready_costs_the_same(db: Database) -> None:
+    """Taking what is ready costs as much after many have been taken under a held snapshot as at first."""
+    db.set_queue(read_ahead=20)
+    worker = db.session(statement_timeout="0")
+    db.given_jobs("a", 2_000)
+    with db.connect(autocommit=False) as report:
+        report.execute("set transaction isolation level repeatable read")
+        report.execute("select count(*) from fairq.queues")
+        for _ in range(25):
+            worker.claim(10, lease=LONG)
+        before = quiet(worker, "default")
+        for _ in range(120):
+            worker.claim(10, lease=LONG)
+        assert quiet(worker, "default") <= before + 20
+
+
+def test_what_is_ready_costs_the_same(db: Database) -> None:
+    """The floor of what is ready moves with each pick."""
+    check_what_is_ready_costs_the_same(db)
+
+
+@pytest.mark.once
+def test_without_a_floor_it_does_not(assert_killed: Callable[..., None]) -> None:
+    """And without it each claim walks all that was ready before."""
+    assert_killed(check_what_is_ready_costs_the_same, Edit("_take_ready", "nullif(t.ready_floor, 0)", "0"))
 
 
 def test_completing_under_a_held_snapshot(db: Database) -> None:

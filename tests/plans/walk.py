@@ -27,6 +27,7 @@ def walk(db: Database, session: Session) -> list[tuple[str, Plan]]:
         _lose_leases(db, session)
         _cancel(session)
         _claim_around_a_held_job(db, session)
+        _read_ahead(db, session)
         _purge(session)
         _prune(db, session)
     return [(" ".join(text.split()), plan) for text, plan in heard]
@@ -110,6 +111,16 @@ def _claim_around_a_held_job(db: Database, session: Session) -> None:
         session.release(job)
         rival.execute("select from fairq.jobs where job_id = %s for update", [job.job_id])
         assert session.claim(1, tenant="walker", lease=LONG)[0].job_id != job.job_id
+
+
+def _read_ahead(db: Database, session: Session) -> None:
+    """Picks for the claims that follow: taken, their job gone, and put back."""
+    db.set_queue(queue="ahead", read_ahead=6)
+    jobs = [row.job_id for row in session.enqueue_jobs([{"tenant": "a", "task": "work", "queue": "ahead"}] * 12)]
+    assert len(session.claim(2, queue="ahead", lease=LONG)) == 2
+    session.cancel(jobs[2])
+    assert len(session.claim(2, queue="ahead", lease=LONG)) == 2
+    assert len(session.claim(1, queue="ahead", tenant="a", lease=LONG)) == 1
 
 
 def _purge(session: Session) -> None:

@@ -22,6 +22,7 @@ from .helpers import (
     gate_inside,
     ids,
     look,
+    on_another_cluster,
     paused_session,
     waits,
 )
@@ -366,11 +367,6 @@ def check_attempts_that_end_during_a_rebuild_are_counted(db: Database) -> None:
     assert {db.state(job.job_id) for job in held} == {"succeeded"}
     assert ids(db.claim(10)) == jobs[5:]
     check_books(db, jobs)
-
-
-def on_another_cluster(db: Database) -> None:
-    """As if the database had been restored here: transaction ids are said to come from elsewhere."""
-    db.execute("update fairq.ticks set system_identifier = 0, boot_at = '-infinity'")
 
 
 def test_attempts_that_end_during_a_rebuild_are_counted(db: Database) -> None:

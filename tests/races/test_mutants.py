@@ -16,6 +16,7 @@ from tests.support import Edit, Statement, both
 from . import test_leases as leases
 from . import test_locks as locks
 from . import test_look as look
+from . import test_read_ahead as read_ahead
 from . import test_storms as storms
 
 if TYPE_CHECKING:
@@ -117,7 +118,7 @@ MUTANTS: dict[str, tuple[Callable[[Database], None], tuple[Callable[..., None], 
         (locks.check_a_cancellation_in_flight_is_passed_by, locks.check_a_claim_in_flight_is_respected),
     ),
     "a lease is given without a second look at the job": (
-        Edit("_lease", "jj.ctid = p.job_row and jj.state = 'queued'", "jj.job_id = p.job_id"),
+        Edit("_lease", "jj.ctid = p.job_row and jj.job_id = p.job_id and jj.state = 'queued'", "jj.job_id = p.job_id"),
         (look.check_a_job_put_off_is_not_leased,),
     ),
     "the claim waits for the job": (
@@ -525,6 +526,51 @@ MUTANTS: dict[str, tuple[Callable[[Database], None], tuple[Callable[..., None], 
         Edit("_virtual_time", "greatest(p_tick.virtual_time, v_first.vtime)", "v_first.vtime"),
         (leases.check_virtual_time_never_falls,),
     ),
+    # reading ahead
+    "what is ready is taken in any order": (
+        Edit("_take_ready", "order by r.dispatch\n", "order by r.dispatch desc\n"),
+        (read_ahead.check_what_is_ready_is_taken_in_order,),
+    ),
+    "what is being taken is picked again": (
+        Edit("_dispatch", "v_away := fairq._being_taken(v_was);"),
+        (read_ahead.check_a_take_in_flight_is_passed_by, read_ahead.check_many_take_what_is_ready),
+    ),
+    "what is ready is not put back": (
+        Edit("_dispatch", "v_back := fairq._put_ready_back(v_was);"),
+        (read_ahead.check_a_ready_job_is_still_its_tenants, read_ahead.check_reading_ahead_can_be_turned_off),
+    ),
+    "what is put back is not paid back": (
+        Edit("_put_ready_back", "0, 0, 0, 0, p.step)", "0, 0, 0, 0, 0)"),
+        (read_ahead.check_reading_ahead_can_be_turned_off,),
+    ),
+    "what has gone is not paid back": (
+        Edit("_lease_each", "0, 0, 0, 0, v_pick.step)", "0, 0, 0, 0, 0)"),
+        (read_ahead.check_what_has_gone_is_paid_back,),
+    ),
+    "a held pick is dropped": (
+        Edit("_lease_each", "if v_claimed[cardinality(v_claimed)].job_id is distinct from v_pick.job_id", "if false"),
+        (read_ahead.check_what_has_gone_is_paid_back,),
+    ),
+    "what is ready of a paused tenant is taken": (
+        Edit("_take_ready", "select t.paused from", "select false from"),
+        (read_ahead.check_a_pause_holds_what_is_ready,),
+    ),
+    "what is ready of a paused queue is taken": (
+        Edit("_take_ready", " and not p_is_paused"),
+        (read_ahead.check_a_pause_holds_what_is_ready,),
+    ),
+    "more is picked than the queue reads ahead": (
+        Edit("_dispatch", "least(v_settings.read_ahead, 1000 - p_limit)", "1000 - p_limit"),
+        (read_ahead.check_a_newcomer_waits_for_what_is_ready_and_no_longer,),
+    ),
+    "the rest of a row is lost": (
+        Edit("_take_ready", "if cardinality(v_ready.jobs) > p_limit then", "if false then"),
+        (read_ahead.check_what_is_too_much_stays_ready,),
+    ),
+    "a rebuild keeps what is ready": (
+        Edit("_rebuild", "delete from fairq.ready_picks as r where r.queue = p_queue;"),
+        (read_ahead.check_another_cluster_makes_it_ready_anew,),
+    ),
     # after a move
     "the memory of another cluster is trusted": (
         Edit("_last_tick", "v_tick.system_identifier is distinct from v_system", "v_tick.system_identifier is null"),
@@ -558,6 +604,7 @@ CASES = [
     for name, (mutation, checks) in MUTANTS.items()
     for check in checks
 ]
+STORMS = {value for value in vars(storms).values() if callable(value)} | {read_ahead.check_many_take_what_is_ready}
 TRIES = 5
 
 
@@ -568,10 +615,12 @@ def test_a_mutant_is_killed(
     """
     Under the mutant the check fails: in a named order at once, in a storm in one of five, each in a fresh database.
     """
-    assert_killed(check, mutation, tries=TRIES if check.__module__ == storms.__name__ else 1)
+    assert_killed(check, mutation, tries=TRIES if check in STORMS else 1)
 
 
-@pytest.mark.parametrize("module", [leases, locks, look, storms], ids=lambda module: module.__name__.split(".")[-1])
+@pytest.mark.parametrize(
+    "module", [leases, locks, look, read_ahead, storms], ids=lambda module: module.__name__.split(".")[-1]
+)
 def test_every_check_has_a_mutant(module: ModuleType) -> None:
     """
     No check of a race is without a mutant that makes it fail.

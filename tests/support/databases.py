@@ -74,6 +74,12 @@ class Databases:
         finally:
             self._drop(name)
 
+    def keep(self, template: Callable[[str], None] = with_schema) -> Database:
+        """A clone that goes when its server does, which may be dead by then."""
+        name = self._create(from_template=self._template(template))
+        self._living.discard(name)
+        return Database(self.server.dsn(name))
+
     @contextmanager
     def empty(self) -> Iterator[str]:
         """The conninfo of a database without anything in it."""

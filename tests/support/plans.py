@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +13,8 @@ if TYPE_CHECKING:
     import psycopg
 
 Plan = dict[str, Any]
+
+_PARTITION = re.compile(r"_\d_")
 
 
 def explain(
@@ -58,8 +61,8 @@ def nodes(plan: Plan) -> Iterator[Plan]:
 
 
 def indexes(plan: Plan) -> set[str]:
-    """The indexes that a plan reads."""
-    return {node["Index Name"] for node in nodes(plan) if "Index Name" in node}
+    """The indexes that a plan reads; that of a partition by the name of the whole's."""
+    return {_PARTITION.sub("_", node["Index Name"]) for node in nodes(plan) if "Index Name" in node}
 
 
 def seq_scans(plan: Plan) -> set[str]:

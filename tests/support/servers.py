@@ -10,7 +10,7 @@ import subprocess
 import tempfile
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import psutil
 import psycopg
@@ -19,6 +19,9 @@ from psycopg.conninfo import make_conninfo
 from tests.support.binaries import binaries, give_away, run_as
 from tests.support.databases import Databases
 from tests.support.waiting import wait_until
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
 
 SETTINGS = {
     "listen_addresses": "",
@@ -60,16 +63,33 @@ class Server:
 
 
 class LocalServer(Server):
-    """A server of our own: its data folder and its socket live in one temporary folder."""
+    """
+    A server of our own: its data folder and its socket live in one temporary folder.
 
-    def __init__(self, major: str, *, durable: bool = False, **settings: str) -> None:
+    `copy_of` makes it a standby of another one, which streams from it; `initdb` are further arguments of initdb.
+    """
+
+    def __init__(
+        self,
+        major: str,
+        *,
+        durable: bool = False,
+        copy_of: LocalServer | None = None,
+        initdb: Sequence[str] = (),
+        environment: Mapping[str, str] | None = None,
+        **settings: str,
+    ) -> None:
         self.bin = binaries(major)
+        self.environment = environment
         self.settings = SETTINGS | ({} if durable else NO_DURABILITY) | settings
         self.folder = temporary_folder()
         self.data = self.folder / "data"
         self.port = settings.get("port", "5432")
         super().__init__(make_conninfo(host=str(self.folder), port=self.port, user="postgres", dbname="postgres"))
-        self._initdb()
+        if copy_of is None:
+            self._initdb(initdb)
+        else:
+            self._copy(copy_of)
         self.process: subprocess.Popen[bytes] | None = None
         atexit.register(self.stop)
         self.start()
@@ -83,7 +103,14 @@ class LocalServer(Server):
         if guard := shutil.which("setpriv"):
             command = [guard, "--pdeathsig", "INT", "--", *command]
         with (self.folder / "log").open("ab") as log:
-            self.process = subprocess.Popen(command, stdout=log, stderr=log, stdin=subprocess.DEVNULL, **run_as())
+            self.process = subprocess.Popen(
+                command,
+                stdout=log,
+                stderr=log,
+                stdin=subprocess.DEVNULL,
+                env=os.environ | self.environment if self.environment else None,
+                **run_as(),
+            )
         wait_until(self._lets_in, "the server to start", timeout=120)
 
     def kill9(self) -> None:
@@ -108,6 +135,15 @@ class LocalServer(Server):
         (self.data / "standby.signal").touch()
         self.start()
 
+    def halt(self) -> None:
+        """Stop in peace and keep the data; `start` goes on."""
+        self._stop_process()
+
+    def run(self, program: str, *args: str, text: bytes = b"") -> bytes:
+        """What one of the server's programs says (psql, pg_dump), called as its superuser; `text` is its input."""
+        command = [str(self.bin / program), "-h", str(self.folder), "-p", self.port, "-U", "postgres", *args]
+        return subprocess.run(command, input=text, capture_output=True, check=True).stdout
+
     def stop(self) -> None:
         """Stop and remove every trace; a second time is no error."""
         self._stop_process()
@@ -127,13 +163,19 @@ class LocalServer(Server):
         except subprocess.TimeoutExpired:
             self.kill9()
 
-    def _initdb(self) -> None:
+    def _initdb(self, further: Sequence[str]) -> None:
         command = [str(self.bin / "initdb"), "-D", str(self.data), "-U", "postgres", "--auth=trust", "--encoding=UTF8"]
         # The flag --no-instructions only keeps the output short; --no-sync saves a second.
-        command += ["--locale=C", "--no-sync", "--no-instructions"]
+        self._make([*command, "--locale=C", "--no-sync", "--no-instructions", *further])
+
+    def _copy(self, other: LocalServer) -> None:
+        command = [str(self.bin / "pg_basebackup"), "-h", str(other.folder), "-p", other.port, "-U", "postgres"]
+        self._make([*command, "-D", str(self.data), "--write-recovery-conf", "--checkpoint=fast", "--no-sync"])
+
+    def _make(self, command: list[str]) -> None:
         done = subprocess.run(command, capture_output=True, text=True, check=False, **run_as())
         if done.returncode != 0:
-            msg = f"initdb failed:\n{done.stdout}{done.stderr}"
+            msg = f"{command[0]} failed:\n{done.stdout}{done.stderr}"
             raise RuntimeError(msg)
 
     def _lets_in(self) -> bool:

@@ -337,6 +337,15 @@ def test_an_app_keeps_its_own_init(written: Callable[..., dict[str, str]], tmp_p
 # --- the command -------------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize(("after", "head"), [("abc", "head"), (None, "heads")])
+def test_a_branch_of_its_own_is_another_head(folder: Path, tmp_path: Path, after: str | None, head: str) -> None:
+    """
+    Behind a revision of the project the history stays one line, which has one head; else there may be several.
+    """
+    exported = export("alembic", out=tmp_path / "out", migrations=folder, after=after)
+    assert exported.then == (f"alembic upgrade {head}",)
+
+
 def test_the_command_says_what_it_wrote(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -76,6 +76,24 @@ $fn$;
 comment on function fairq._check_delay(interval) is 'Raises 22023 for a delay out of range. Internal.';
 revoke all on function fairq._check_delay(interval) from public;
 
+create or replace function fairq._check_run_at(p_run_at timestamptz, p_delay interval)
+    returns void
+    language plpgsql
+    set search_path = pg_catalog, pg_temp
+as $fn$
+-- Raises: 22023 for a time that is infinite, a delay out of range, or both a time and a delay.
+begin
+    if num_nonnulls(p_run_at, p_delay) = 2 then
+        perform fairq._refuse('p_run_at and p_delay', format('%s and %s', p_run_at, p_delay), 'one or the other');
+    elsif not isfinite(p_run_at) then
+        perform fairq._refuse('p_run_at', p_run_at::text, 'a finite time');
+    end if;
+    perform fairq._check_delay(p_delay);
+end
+$fn$;
+comment on function fairq._check_run_at(timestamptz, interval) is 'Raises 22023 for when a job is not to run. Internal.';
+revoke all on function fairq._check_run_at(timestamptz, interval) from public;
+
 create or replace function fairq._check_limit(p_value integer, p_most integer)
     returns boolean
     language plpgsql
@@ -271,13 +289,13 @@ declare
     v_held bigint := greatest(1, round(extract(epoch from p_now - p_lease.started_at) * 1000));
 begin
     if p_lease.prepaid is null or p_pays = 'prepaid' then
-        return row(p_lease.tenant, p_lease.epoch, 1, 0, 0, 0, 0)::fairq.ending;
+        return row(p_lease.tenant, p_lease.epoch, 1, 0, 0, 0, 0, 0)::fairq.ending;
     elsif p_pays = 'nothing' then
-        return row(p_lease.tenant, p_lease.epoch, 1, 0, 0, 0, p_lease.prepaid)::fairq.ending;
+        return row(p_lease.tenant, p_lease.epoch, 1, 0, 0, 0, p_lease.prepaid, 0)::fairq.ending;
     end if;
     return row(
         p_lease.tenant, p_lease.epoch, 1, 1, v_held, greatest(0, v_held - p_lease.prepaid),
-        greatest(0, p_lease.prepaid - v_held)
+        greatest(0, p_lease.prepaid - v_held), 0
     )::fairq.ending;
 end
 $fn$;
@@ -344,13 +362,13 @@ begin
     end if;
     insert into fairq.finished_jobs (
         job_id, queue, tenant, task, payload, priority, state, attempts, max_attempts, run_at, cost, operation_key,
-        last_error, created_at, started_at, finished_at, lease_owner, token_hash, result
+        traceparent, last_error, created_at, started_at, finished_at, lease_owner, token_hash, result
     )
     values (
         v_job.job_id, v_job.queue, v_job.tenant, v_job.task, v_job.payload, v_job.priority, p_state, p_lease.attempt,
-        v_job.max_attempts, v_job.run_at, v_job.cost, v_job.operation_key, coalesce(p_error, v_job.last_error),
-        v_job.created_at, p_lease.started_at, p_now, p_lease.lease_owner, sha256(uuid_send(p_lease.lease_token)),
-        p_result
+        v_job.max_attempts, v_job.run_at, v_job.cost, v_job.operation_key, v_job.traceparent,
+        coalesce(p_error, v_job.last_error), v_job.created_at, p_lease.started_at, p_now, p_lease.lease_owner,
+        sha256(uuid_send(p_lease.lease_token)), p_result
     );
     return true;
 end

@@ -57,10 +57,10 @@ declare
     v_settings fairq.queues;
     v_caller   text := fairq._caller();
     v_tenants  text[];
-    v_claimed  fairq.claimed_job[];
+    v_claimed  fairq.claimed_job[] := '{}';
 begin
+    v_settings := fairq._queue_settings(p_queue);
     if p_lease is not null then
-        v_settings := fairq._queue_settings(p_queue);
         v_is_good := fairq._check_span('p_lease', p_lease, interval '1 millisecond', v_settings.longest_lease);
     end if;
     if current_setting('transaction_isolation') not in ('read committed', 'read uncommitted') then
@@ -84,13 +84,26 @@ begin
         perform set_config('synchronous_commit', 'off', true);
     end if;
     v_is_good := fairq._limit_idle_transaction();
-    -- a statement of its own: the snapshot of one that calls it is older than the lock
-    v_claimed := fairq._dispatch(p_queue, p_owner, v_caller, p_limit, p_lease, v_tenants);
+    if v_settings.read_ahead > 0 and v_tenants = '{*}' then
+        v_claimed := fairq._take_ready(
+            p_queue, p_owner, v_caller, p_limit, coalesce(p_lease, v_settings.default_lease), v_settings.paused,
+            clock_timestamp()
+        );
+        p_limit := p_limit - cardinality(v_claimed);
+    end if;
+    if p_limit > 0 then
+        -- a statement of its own: the snapshot of one that calls it is older than the lock
+        v_claimed := v_claimed || fairq._dispatch(p_queue, p_owner, v_caller, p_limit, p_lease, v_tenants);
+    end if;
+    if cardinality(v_claimed) = 1 and v_claimed[1].payload is not null then
+        return next v_claimed[1];
+        return;
+    end if;
     return query
     select
         c.job_id, c.queue, c.tenant, c.task,
         coalesce(c.payload, (select j.payload from fairq.jobs as j where j.job_id = c.job_id)), c.priority, c.attempt,
-        c.max_attempts, c.lease_token, c.lease_expires_at, c.run_at, c.created_at
+        c.max_attempts, c.lease_token, c.lease_expires_at, c.run_at, c.created_at, c.traceparent
     from unnest(v_claimed) as c;
 end
 $fn$;

@@ -48,7 +48,7 @@ begin
         insert into fairq.settlements (queue, endings)
         select
             s.queue,
-            array_agg(row(s.tenant, s.epoch, s.ended, s.measured, s.elapsed, s.extra, s.refund)::fairq.ending)
+            array_agg(row(s.tenant, s.epoch, s.ended, s.measured, s.elapsed, s.extra, s.refund, 0)::fairq.ending)
         from (
             select
                 h.queue, h.tenant, h.epoch, count(*) as ended, count(h.prepaid) as measured,
@@ -79,12 +79,12 @@ begin
     ), kept as (
         insert into fairq.finished_jobs (
             job_id, queue, tenant, task, payload, priority, state, attempts, max_attempts, run_at, cost, operation_key,
-            last_error, created_at, started_at, finished_at, lease_owner, token_hash, result
+            traceparent, last_error, created_at, started_at, finished_at, lease_owner, token_hash, result
         )
         select
             g.job_id, g.queue, g.tenant, g.task, g.payload, g.priority, 'succeeded', g.attempt, g.max_attempts,
-            g.run_at, g.cost, g.operation_key, g.last_error, g.created_at, g.started_at, g.now_held, g.lease_owner,
-            sha256(uuid_send(g.lease_token)), p_results[g.at]
+            g.run_at, g.cost, g.operation_key, g.traceparent, g.last_error, g.created_at, g.started_at, g.now_held,
+            g.lease_owner, sha256(uuid_send(g.lease_token)), p_results[g.at]
         from gone as g
     )
     select
@@ -153,10 +153,14 @@ create or replace function fairq._completed_before(p_job_id bigint, p_token uuid
     set search_path = pg_catalog, pg_temp
 as $fn$
 -- A reply that was lost, and a worker that asks again.
+--
+-- Index:  finished_jobs_pkey; the state is looked at afterwards, or finished_jobs_prune_idx would be a temptation.
 begin
     return exists (
-        select from fairq.finished_jobs as f
-        where f.job_id = p_job_id and f.state = 'succeeded' and f.token_hash = sha256(uuid_send(p_token))
+        select from (
+            select f.state, f.token_hash from fairq.finished_jobs as f where f.job_id = p_job_id offset 0
+        ) as f
+        where f.state = 'succeeded' and f.token_hash = sha256(uuid_send(p_token))
     );
 end
 $fn$;

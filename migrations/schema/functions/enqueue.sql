@@ -3,6 +3,22 @@
 --
 -- A producer writes rows of its own and no shared one: only two producers of one key wait for each other.
 
+create or replace function fairq._is_traceparent(p_value text)
+    returns boolean
+    language plpgsql
+    immutable
+    set search_path = pg_catalog, pg_temp
+as $fn$
+-- The header traceparent of W3C Trace Context: version, trace id, parent id and flags in lower-case hexadecimals, the
+-- ids not all zeros, no version ff. Only a version that is yet to come may have more behind it.
+begin
+    return octet_length(p_value) <= 200
+        and p_value ~ '^(?!ff|00.{54})[0-9a-f]{2}-(?!0{32})[0-9a-f]{32}-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}(-[!-~]*)?$';
+end
+$fn$;
+comment on function fairq._is_traceparent(text) is 'Whether a text is a traceparent of W3C Trace Context. Internal.';
+revoke all on function fairq._is_traceparent(text) from public;
+
 create or replace function fairq._is_plain(p_job fairq.new_job, p_settings fairq.queues)
     returns boolean
     language plpgsql
@@ -20,7 +36,8 @@ begin
         and p_job.priority between 0 and 3
         and (p_job.max_attempts is null or p_job.max_attempts between 1 and 1000)
         and p_job.cost > 0 and p_job.cost <= 1000000
-        and p_job.key is null and p_job.key_ttl is null,
+        and p_job.key is null and p_job.key_ttl is null
+        and (p_job.traceparent is null or fairq._is_traceparent(p_job.traceparent)),
         false
     );
 end
@@ -51,10 +68,7 @@ begin
             octet_length(p_job.payload::text), p_settings.payload_limit
             using errcode = '54000', hint = 'Store it elsewhere and enqueue a reference to it.';
     end if;
-    if p_job.run_at is not null and (not isfinite(p_job.run_at) or p_job.delay is not null) then
-        perform fairq._refuse('p_run_at', p_job.run_at::text, 'finite, and given without p_delay');
-    end if;
-    perform fairq._check_delay(p_job.delay);
+    perform fairq._check_run_at(p_job.run_at, p_job.delay);
     if p_job.priority is null or p_job.priority not between 0 and 3 then
         perform fairq._refuse('p_priority', p_job.priority::text, 'a number from 0 (first) to 3');
     end if;
@@ -69,6 +83,13 @@ begin
     end if;
     if p_job.key_ttl is not null then
         perform fairq._check_span('p_key_ttl', p_job.key_ttl, interval '1 microsecond', interval '3650 days');
+    end if;
+    if p_job.traceparent is not null and not fairq._is_traceparent(p_job.traceparent) then
+        raise exception 'p_traceparent must be like %, not %',
+            '00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01', left(p_job.traceparent, 100)
+            using
+                errcode = '22023',
+                hint = 'Give the header traceparent of W3C Trace Context as it is, or none. Nothing was changed.';
     end if;
 
     p_job.max_attempts := coalesce(p_job.max_attempts, p_settings.max_attempts);
@@ -134,15 +155,16 @@ declare
     v_now timestamptz := clock_timestamp();
 begin
     insert into fairq.jobs (
-        job_id, queue, tenant, task, payload, priority, state, max_attempts, run_at, cost, operation_key, created_at
+        job_id, queue, tenant, task, payload, priority, state, max_attempts, run_at, cost, operation_key, traceparent,
+        created_at
     )
     select
         u.job_id, u.queue, u.tenant, u.task, u.payload, u.priority,
         case when coalesce(u.run_at, v_now + u.delay) > v_now then 'scheduled' else 'queued' end,
-        u.max_attempts, coalesce(u.run_at, v_now + u.delay, v_now), u.cost, u.key, v_now
+        u.max_attempts, coalesce(u.run_at, v_now + u.delay, v_now), u.cost, u.key, u.traceparent, v_now
     from unnest(p_jobs, p_outcomes) as u(
-        tenant, task, payload, queue, run_at, delay, priority, max_attempts, key, key_ttl, cost, ordinal, job_id,
-        outcome
+        tenant, task, payload, queue, run_at, delay, priority, max_attempts, key, key_ttl, cost, traceparent,
+        ordinal, job_id, outcome
     )
     where u.outcome = 'created';
     return true;
@@ -209,7 +231,8 @@ create or replace function fairq.enqueue_job(
     p_max_attempts integer default null,
     p_key          text default null,
     p_key_ttl      interval default null,
-    p_cost         double precision default 1
+    p_cost         double precision default 1,
+    p_traceparent  text default null
 )
     returns fairq.enqueued_job
     language plpgsql
@@ -236,7 +259,7 @@ begin
     v_job := fairq._check_job(
         row(
             fairq._acting_tenant('enqueue', p_queue, p_tenant), p_task, p_payload, p_queue, p_run_at, p_delay,
-            p_priority, p_max_attempts, p_key, p_key_ttl, p_cost
+            p_priority, p_max_attempts, p_key, p_key_ttl, p_cost, p_traceparent
         )::fairq.new_job,
         v_settings
     );
@@ -253,12 +276,12 @@ begin
     return row(v_outcome.job_id, v_outcome.outcome = 'created')::fairq.enqueued_job;
 end
 $fn$;
-comment on function fairq.enqueue_job(text, text, jsonb, text, timestamptz, interval, integer, integer, text, interval, double precision) is 'Enqueues a job for a tenant (without p_tenant: the session''s own), to run at once, at p_run_at or after p_delay. p_priority 0 goes first within the tenant. p_key makes it idempotent for p_key_ttl: used again, it returns the first job.';
+comment on function fairq.enqueue_job(text, text, jsonb, text, timestamptz, interval, integer, integer, text, interval, double precision, text) is 'Enqueues a job for a tenant (without p_tenant: the session''s own), to run at once, at p_run_at or after p_delay. p_priority 0 goes first within the tenant. p_key makes it idempotent for p_key_ttl: used again, it returns the first job. p_traceparent (W3C Trace Context) goes to the workers as it is.';
 revoke all on function fairq.enqueue_job(
-    text, text, jsonb, text, timestamptz, interval, integer, integer, text, interval, double precision
+    text, text, jsonb, text, timestamptz, interval, integer, integer, text, interval, double precision, text
 ) from public;
 grant execute on function fairq.enqueue_job(
-    text, text, jsonb, text, timestamptz, interval, integer, integer, text, interval, double precision
+    text, text, jsonb, text, timestamptz, interval, integer, integer, text, interval, double precision, text
 ) to fairq_producer, fairq_tenant;
 
 create or replace function fairq._read_jobs(p_jobs jsonb)
@@ -271,7 +294,7 @@ as $fn$
 --
 -- Raises: 22023 for what is not an array of 1 to 10,000 objects with known fields.
 declare
-    v_fields  text[] := '{tenant,task,payload,queue,run_at,delay,priority,max_attempts,key,key_ttl,cost}';
+    v_fields  text[] := '{tenant,task,payload,queue,run_at,delay,priority,max_attempts,key,key_ttl,cost,traceparent}';
     v_strange text;
 begin
     if p_jobs is null or jsonb_typeof(p_jobs) <> 'array' then
@@ -293,7 +316,8 @@ begin
         select array_agg(
             row(
                 r.tenant, r.task, coalesce(r.payload, '{}'), coalesce(r.queue, 'default'), r.run_at, r.delay,
-                coalesce(r.priority, 2), r.max_attempts, r.key, r.key_ttl, coalesce(r.cost, 1)
+                coalesce(r.priority, 2), r.max_attempts, r.key, r.key_ttl, coalesce(r.cost, 1),
+                r.traceparent
             )::fairq.new_job
             order by e.ordinality
         )

@@ -38,12 +38,44 @@ $fn$;
 comment on function fairq._end_expired(fairq.leases, timestamptz, boolean) is 'Ends an attempt whose lease is over. Internal.';
 revoke all on function fairq._end_expired(fairq.leases, timestamptz, boolean) from public;
 
+create or replace function fairq._quarantine(p_lease fairq.leases, p_now timestamptz, p_error jsonb)
+    returns text
+    language plpgsql
+    set search_path = pg_catalog, pg_temp
+as $fn$
+-- running -> dead, with the reason why its lease could not be ended. Where not even that can be (an ended job has its
+-- id already, its payload cannot be read), the job is kept: as nobody's, under a new token, until the next try in an
+-- hour; the log says why.
+--
+-- Locks:  the lease's row is held; the job's row.
+begin
+    perform fairq._end_job(p_lease, 'dead', p_now, p_error);
+    return 'dead';
+exception
+    when lock_not_available or transaction_rollback or insufficient_resources then
+        raise;
+    when others then
+        delete from fairq.leases as l where l.job_id = p_lease.job_id;
+        p_lease.lease_token := gen_random_uuid();
+        p_lease.lease_expires_at := p_now + interval '1 hour';
+        insert into fairq.leases select p_lease.*;
+        p_error := p_error || jsonb_build_object('kept', left(sqlerrm, 2000));
+        -- it has ended no attempt
+        p_lease.started_at := null;
+        perform fairq._log(p_lease, 'lease_expired', p_now, jsonb_build_object('error', p_error));
+        return 'kept';
+end
+$fn$;
+comment on function fairq._quarantine(fairq.leases, timestamptz, jsonb) is 'Ends a job that cannot be put back, or keeps it for an hour. Internal.';
+revoke all on function fairq._quarantine(fairq.leases, timestamptz, jsonb) from public;
+
 create or replace function fairq._expire_lease(p_lease fairq.leases, p_now timestamptz, p_is_fed boolean)
     returns text
     language plpgsql
     set search_path = pg_catalog, pg_temp
 as $fn$
--- As _end_expired, but a job that cannot be put back goes to dead with the reason: one bad row stops nobody.
+-- As _end_expired, but a job that cannot be put back goes to dead with the reason, or is kept: one bad row stops
+-- nobody.
 --
 -- What passes by itself (a lock, a deadlock, a full disk) is no fault of the row: the caller hears of it and may try
 -- again.
@@ -53,11 +85,10 @@ exception
     when lock_not_available or transaction_rollback or insufficient_resources then
         raise;
     when others then
-        perform fairq._end_job(
-            p_lease, 'dead', p_now,
+        return fairq._quarantine(
+            p_lease, p_now,
             jsonb_build_object('code', 'QUARANTINED', 'message', left(sqlerrm, 2000), 'sqlstate', sqlstate)
         );
-        return 'dead';
 end
 $fn$;
 comment on function fairq._expire_lease(fairq.leases, timestamptz, boolean) is 'Ends an attempt whose lease is over, whatever is wrong with the job. Internal.';
@@ -75,6 +106,7 @@ as $fn$
 declare
     v_moved fairq.moved := row('{}'::fairq.news[], '{}'::fairq.ending[], null)::fairq.moved;
     v_lease fairq.leases;
+    v_state text;
 begin
     for v_lease in
         select l.* from fairq.leases as l
@@ -83,8 +115,10 @@ begin
         limit p_limit
         for update skip locked
     loop
+        v_state := fairq._expire_lease(v_lease, p_now, true);
+        continue when v_state = 'kept';
         v_moved.endings := v_moved.endings || fairq._ending(v_lease, 'prepaid', p_now);
-        if fairq._expire_lease(v_lease, p_now, true) = 'queued' then
+        if v_state = 'queued' then
             v_moved.news := v_moved.news || (
                 select row(j.tenant, 'queued', j.priority, j.run_at, j.job_id)::fairq.news
                 from fairq.jobs as j where j.job_id = v_lease.job_id
@@ -143,8 +177,8 @@ begin
             limit p_limit - v_total
             for update skip locked
         loop
+            continue when fairq._expire_lease(v_lease, clock_timestamp(), false) = 'kept';
             perform fairq._settle(v_queue, fairq._ending(v_lease, 'prepaid', clock_timestamp()));
-            perform fairq._expire_lease(v_lease, clock_timestamp(), false);
             v_total := v_total + 1;
         end loop;
         exit when v_total >= p_limit;

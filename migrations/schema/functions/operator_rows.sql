@@ -15,7 +15,7 @@ $fn$;
 comment on function fairq._mark_tenant_changed() is 'Trigger: stamps a tenant''s row with the transaction that changed it.';
 revoke all on function fairq._mark_tenant_changed() from public;
 
-create trigger tenants_mark_changed
+create or replace trigger tenants_mark_changed
 before insert or update on fairq.tenants
 for each row execute function fairq._mark_tenant_changed();
 
@@ -38,6 +38,6 @@ $fn$;
 comment on function fairq._keep_tenant_row() is 'Trigger: a deleted tenant''s row leaves one of the wishes of *, or of defaults, so that the scheduler learns of it.';
 revoke all on function fairq._keep_tenant_row() from public;
 
-create trigger tenants_keep_row
+create or replace trigger tenants_keep_row
 after delete on fairq.tenants
 for each row execute function fairq._keep_tenant_row();

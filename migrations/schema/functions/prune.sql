@@ -3,29 +3,73 @@
 --
 -- Owned by fairq_owner: the functions callers run have no right to make history disappear.
 
-create or replace function fairq._prune_queue(p_queue text, p_before timestamptz, p_limit integer)
+create or replace function fairq._ended_queues()
+    returns setof text
+    language plpgsql
+    stable
+    set search_path = pg_catalog, pg_temp
+as $fn$
+-- Index:  finished_jobs_prune_idx and finished_jobs_failed_idx, from one queue to the next.
+begin
+    return query
+    with recursive good(name) as (
+        (select f.queue from fairq.finished_jobs as f where f.state = 'succeeded' order by f.queue limit 1)
+        union all
+        select (
+            select f.queue from fairq.finished_jobs as f
+            where f.state = 'succeeded' and f.queue > g.name order by f.queue limit 1
+        )
+        from good as g where g.name is not null
+    ), failed(name) as (
+        (select f.queue from fairq.finished_jobs as f where f.state <> 'succeeded' order by f.queue limit 1)
+        union all
+        select (
+            select f.queue from fairq.finished_jobs as f
+            where f.state <> 'succeeded' and f.queue > d.name order by f.queue limit 1
+        )
+        from failed as d where d.name is not null
+    )
+    select n.name from (select g.name from good as g union select d.name from failed as d) as n
+    where n.name is not null
+    order by n.name;
+end
+$fn$;
+comment on function fairq._ended_queues() is 'The queues that have ended jobs. Internal.';
+revoke all on function fairq._ended_queues() from public;
+
+create or replace function fairq._prune_queue(
+    p_queue text, p_before timestamptz, p_failed_before timestamptz, p_limit integer
+)
     returns integer
     language plpgsql
     set search_path = pg_catalog, pg_temp
 as $fn$
--- succeeded, dead, cancelled -> gone, with their log: those of one queue that ended before p_before; returns how many.
+-- succeeded, dead, cancelled -> gone, with their log: those of one queue that ended before the moment for their state;
+-- returns how many.
 --
 -- Locks:  finished_jobs' rows, skipping those held by others (a job being revived).
--- Index:  finished_jobs_prune_idx; job_log_timeline_idx.
+-- Index:  finished_jobs_prune_idx, finished_jobs_failed_idx; job_log_timeline_idx.
 declare
     v_jobs bigint[];
 begin
-    with old as materialized (
-        select f.ctid as row_id from fairq.finished_jobs as f
-        where f.queue = p_queue and f.finished_at < p_before
+    with good as materialized (
+        select f.job_id from fairq.finished_jobs as f
+        where f.state = 'succeeded' and f.queue = p_queue and f.finished_at < p_before
         order by f.finished_at
         limit p_limit
         for update skip locked
-    ), gone as (
-        delete from fairq.finished_jobs as f using old as o where f.ctid = o.row_id returning f.job_id
+    ), failed as materialized (
+        select f.job_id from fairq.finished_jobs as f
+        where f.state <> 'succeeded' and f.queue = p_queue and f.finished_at < p_failed_before
+        order by f.finished_at
+        limit (select p_limit - count(*) from good)
+        for update skip locked
     )
-    select coalesce(array_agg(g.job_id order by g.job_id), '{}') into v_jobs from gone as g;
+    select coalesce(array_agg(o.job_id order by o.job_id), '{}') into v_jobs
+    from (select g.job_id from good as g union all select d.job_id from failed as d) as o;
 
+    -- by the primary key, in its order: a join might be turned round
+    delete from fairq.finished_jobs as f where f.job_id = any (v_jobs);
     delete from fairq.job_log as g
     where g.log_id in (
         select l.log_id
@@ -35,8 +79,8 @@ begin
     return cardinality(v_jobs);
 end
 $fn$;
-comment on function fairq._prune_queue(text, timestamptz, integer) is 'Removes ended jobs of one queue. Internal.';
-revoke all on function fairq._prune_queue(text, timestamptz, integer) from public;
+comment on function fairq._prune_queue(text, timestamptz, timestamptz, integer) is 'Removes ended jobs of one queue. Internal.';
+revoke all on function fairq._prune_queue(text, timestamptz, timestamptz, integer) from public;
 
 create or replace function fairq._prune_flows(p_limit integer, p_now timestamptz)
     returns void
@@ -88,14 +132,14 @@ as $fn$
 -- not ended.
 --
 -- Locks:  finished_jobs' and job_keys' rows, skipping those held by others; then each queue's lock, if it is free.
--- Index:  finished_jobs_prune_idx, from one queue to the next; job_keys_prune_idx.
+-- Index:  job_keys_prune_idx.
 -- Raises: 22023 when p_limit is out of range.
 declare
-    v_now       timestamptz := clock_timestamp();
-    v_queue     text;
-    v_retention interval;
-    v_jobs      integer := 0;
-    v_keys      integer;
+    v_now      timestamptz := clock_timestamp();
+    v_queue    text;
+    v_settings fairq.queues;
+    v_jobs     integer := 0;
+    v_keys     integer;
 begin
     if p_limit is null or p_limit not between 1 and 100000 then
         -- _refuse() is not the owner's to call
@@ -103,20 +147,13 @@ begin
             using errcode = '22023', hint = 'Nothing was changed.';
     end if;
 
-    for v_queue, v_retention in
-        with recursive queue(name) as (
-            (select f.queue from fairq.finished_jobs as f order by f.queue limit 1)
-            union all
-            select (select f.queue from fairq.finished_jobs as f where f.queue > q.name order by f.queue limit 1)
-            from queue as q where q.name is not null
-        )
-        select q.name, coalesce(
-            (select s.retention from fairq.queues as s where s.queue = q.name),
-            (select s.retention from fairq.queues as s where s.queue = '*')
-        )
-        from queue as q where q.name is not null
-    loop
-        v_jobs := v_jobs + fairq._prune_queue(v_queue, v_now - v_retention, p_limit - v_jobs);
+    for v_queue in select q.name from fairq._ended_queues() as q(name) loop
+        select s.* into v_settings from fairq.queues as s
+        where s.queue in (v_queue, '*') order by s.queue = '*' limit 1;
+        v_jobs := v_jobs + fairq._prune_queue(
+            v_queue, v_now - v_settings.retention, v_now - coalesce(v_settings.retention_failed, v_settings.retention),
+            p_limit - v_jobs
+        );
         exit when v_jobs >= p_limit;
     end loop;
 

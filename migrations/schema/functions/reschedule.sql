@@ -30,10 +30,7 @@ begin
     if num_nonnulls(p_run_at, p_delay, p_priority) = 0 then
         perform fairq._refuse('one of p_run_at, p_delay and p_priority', null, 'given');
     end if;
-    if not isfinite(p_run_at) or num_nonnulls(p_run_at, p_delay) = 2 then
-        perform fairq._refuse('p_run_at', p_run_at::text, 'finite, and given without p_delay');
-    end if;
-    perform fairq._check_delay(p_delay);
+    perform fairq._check_run_at(p_run_at, p_delay);
     if p_priority not between 0 and 3 then
         perform fairq._refuse('p_priority', p_priority::text, 'a number from 0 (first) to 3');
     end if;

@@ -35,12 +35,12 @@ begin
     v_now := clock_timestamp();
     delete from fairq.finished_jobs as f where f.job_id = p_job_id;
     insert into fairq.jobs (
-        job_id, queue, tenant, task, payload, priority, state, max_attempts, run_at, cost, operation_key, last_error,
-        created_at
+        job_id, queue, tenant, task, payload, priority, state, max_attempts, run_at, cost, operation_key, traceparent,
+        last_error, created_at
     )
     values (
         p_job_id, v_job.queue, v_job.tenant, v_job.task, v_job.payload, v_job.priority, 'queued', v_job.max_attempts,
-        v_now, v_job.cost, v_job.operation_key, v_job.last_error, v_job.created_at
+        v_now, v_job.cost, v_job.operation_key, v_job.traceparent, v_job.last_error, v_job.created_at
     );
     insert into fairq.job_log (job_id, queue, tenant, event_type, attempt, actor, details, created_at)
     values (

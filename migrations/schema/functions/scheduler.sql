@@ -171,6 +171,8 @@ begin
         update fairq.tenants as t set weight = t.weight where t.queue = p_queue;
         -- an attempt that ends meanwhile waits for its job's row, which the first statement has changed
         delete from fairq.settlements as s where s.queue = p_queue;
+        -- their jobs are queued, and news like all
+        delete from fairq.ready_picks as r where r.queue = p_queue;
         update fairq.flows as f
         set
             stamp   = f.stamp + 1,
@@ -189,7 +191,7 @@ begin
         coalesce(p_tick.virtual_time, 0), row(-9223372036854775808, 0, 0, '')::fairq.place, '-infinity'::timestamptz,
         '-infinity'::timestamptz, '-infinity'::timestamptz, false, coalesce(p_tick.charge, p_settings.charge),
         (select count(*) from fairq.leases as l where l.queue = p_queue), coalesce(p_tick.backlogged, 0),
-        coalesce(p_tick.milliweight, 0), coalesce(p_tick.activations, 0), p_tick.mean, p_settings.burst, p_now
+        coalesce(p_tick.milliweight, 0), coalesce(p_tick.activations, 0), p_tick.mean, p_settings.burst, p_now, 0
     )::fairq.ticks;
 end
 $fn$;
@@ -352,7 +354,12 @@ begin
     order by t.tenant = '*'
     limit 1;
     if not found then
-        v_wish := row(p_queue, p_tenant, 1, null, false, null, 1, null)::fairq.tenants;
+        -- by name: a call that waits here while a column is added goes on
+        v_wish.queue := p_queue;
+        v_wish.tenant := p_tenant;
+        v_wish.weight := 1;
+        v_wish.paused := false;
+        v_wish.burst := 1;
     end if;
     return v_wish;
 end
@@ -473,6 +480,9 @@ begin
                     then (select sum(e.refund) from unnest(t.endings) as e where e.epoch = (f.flow).epoch)
                 when t.last_epoch = (f.flow).epoch then t.refund
             end,
+            case when t.returned > 0 then (
+                select sum(e.returned) from unnest(t.endings) as e where e.epoch = (f.flow).epoch
+            ) end,
             f.row_id, f.flow, case
                 when t.wished or t.arrived and (f.flow).has_work is not true then fairq._wish(p_queue, t.tenant)
             end
@@ -492,6 +502,7 @@ begin
                 ] as head_id,
                 sum((u.ending).ended) as ended, sum((u.ending).measured) as measured,
                 sum((u.ending).elapsed) as elapsed, sum((u.ending).extra) as extra, sum((u.ending).refund) as refund,
+                sum((u.ending).returned) as returned,
                 min((u.ending).epoch) as first_epoch, max((u.ending).epoch) as last_epoch,
                 array_agg(u.ending) filter (where u.state is null) as endings
             from (
@@ -672,6 +683,9 @@ begin
                     - round(coalesce(v_new.refund, 0)::double precision * 2520 / v_flow.weight)::numeric
                 ))
             end;
+            if v_new.returned > 0 then
+                v_flow.vtime := v_flow.vtime - v_new.returned;
+            end if;
             v_flow.estimate := fairq._average(v_flow.estimate, v_new.elapsed, v_new.measured);
         end if;
         if (v_new.wish).weight is not null then
@@ -884,7 +898,9 @@ begin
     select
         (
             select array_agg(
-                row(c.turn, c.job_row, c.tenant, c.job_id, c.price, (c.flow).epoch)::fairq.pick order by c.turn
+                row(
+                    c.turn, c.job_row, c.tenant, c.job_id, c.price, (c.flow).epoch, c.costs
+                )::fairq.pick order by c.turn
             )
             from chosen as c
         ),
@@ -999,7 +1015,7 @@ begin
     end;
     return row(
         true,
-        array[row(1, v_job.job_row, v_flow.tenant, v_job.job_id, v_paid, v_flow.epoch)::fairq.pick],
+        array[row(1, v_job.job_row, v_flow.tenant, v_job.job_id, v_paid, v_flow.epoch, v_step)::fairq.pick],
         array[row(
             v_first.row_id, not v_is_new, v_flow, 1, v_step, v_paid, 1, v_job.next_priority, v_job.next_run_at,
             v_job.next_job_id
@@ -1028,8 +1044,8 @@ begin
         row(
             j.job_id, p_queue, j.tenant, j.task,
             -- a great one is fetched when it is sent: a thousand of them do not fit into one array
-            case when pg_column_size(j.payload) < 2000 then j.payload end, j.priority, j.attempts + 1, j.max_attempts,
-            gen_random_uuid(), p_now + p_lease, j.run_at, j.created_at
+            case when pg_column_size(j.payload) < 2000 or cardinality(p_picks) = 1 then j.payload end, j.priority, j.attempts + 1, j.max_attempts,
+            gen_random_uuid(), p_now + p_lease, j.run_at, j.created_at, j.traceparent
         )::fairq.claimed_job order by p.turn
     )
     into v_claimed
@@ -1037,7 +1053,7 @@ begin
     cross join lateral (
         -- its state once more: a lock follows the row to a version that the pick has not seen
         select jj.* from fairq.jobs as jj
-        where jj.ctid = p.job_row and jj.state = 'queued'
+        where jj.ctid = p.job_row and jj.job_id = p.job_id and jj.state = 'queued'
         for key share skip locked
     ) as j;
     if cardinality(v_claimed) is distinct from cardinality(p_picks) then
@@ -1053,9 +1069,9 @@ begin
         p_dispatch + c.turn, case when p_by_time then c.price end, c.epoch
     -- the picks are in turn, and so are the jobs
     from rows from (unnest(p_picks), unnest(v_claimed)) as c(
-        turn, job_row, picked_tenant, picked_id, price, epoch,
+        turn, job_row, picked_tenant, picked_id, price, epoch, step,
         job_id, queue, tenant, task, payload, priority, attempt, max_attempts, lease_token, lease_expires_at, run_at,
-        created_at
+        created_at, traceparent
     );
     return v_claimed;
 end
@@ -1324,7 +1340,8 @@ comment on function fairq._rebased(fairq.ticks) is 'Moves the virtual times of a
 revoke all on function fairq._rebased(fairq.ticks) from public;
 
 create or replace function fairq._catch_up(
-    p_tick fairq.ticks, p_snap pg_snapshot, p_own xid8, p_settings fairq.queues, p_now timestamptz, p_limit integer
+    p_tick fairq.ticks, p_snap pg_snapshot, p_own xid8, p_settings fairq.queues, p_now timestamptz, p_limit integer,
+    p_back fairq.moved default null
 )
     returns fairq.caught_up
     language plpgsql
@@ -1333,12 +1350,13 @@ as $fn$
 -- Brings the scheduler up to date with all that p_snap can see, and with the clock; returns the tick as it is then, and
 -- the flows that changed, which are still to be written. Its ticked_at is p_now when it is worth writing down.
 --
+-- p_back: picks that were ready and are put back.
 -- The floors say when there is nothing to ask the clock for.
 -- Locks:  the queue's lock is held.
 declare
     v_moved   fairq.moved := fairq._look(p_tick, p_snap, p_own);
-    v_news    fairq.news[] := v_moved.news;
-    v_endings fairq.ending[] := v_moved.endings;
+    v_news    fairq.news[] := v_moved.news || p_back.news;
+    v_endings fairq.ending[] := v_moved.endings || p_back.endings;
     v_caught  fairq.caught_up;
     v_all     boolean := p_tick.charge <> p_settings.charge;
 begin
@@ -1389,8 +1407,8 @@ begin
     return v_caught;
 end
 $fn$;
-comment on function fairq._catch_up(fairq.ticks, pg_snapshot, xid8, fairq.queues, timestamptz, integer) is 'Brings the scheduler up to date. Internal.';
-revoke all on function fairq._catch_up(fairq.ticks, pg_snapshot, xid8, fairq.queues, timestamptz, integer) from public;
+comment on function fairq._catch_up(fairq.ticks, pg_snapshot, xid8, fairq.queues, timestamptz, integer, fairq.moved) is 'Brings the scheduler up to date. Internal.';
+revoke all on function fairq._catch_up(fairq.ticks, pg_snapshot, xid8, fairq.queues, timestamptz, integer, fairq.moved) from public;
 
 create or replace function fairq._averaged(p_tick fairq.ticks, p_endings fairq.ending[])
     returns fairq.ticks
@@ -1541,6 +1559,8 @@ as $fn$
 -- p_now:  the clock; null for the real one, read once the lock is held. Tests move time here and nowhere else.
 -- Fair:   n jobs are n single picks in one hold of the lock; see _pick. Where jobs declare their cost, no two of a
 --         tenant need cost the same, and they are picked one by one.
+-- Ahead:  where a queue reads ahead, what others have made ready is taken first, and more is picked than asked for; see
+--         functions/read_ahead.sql.
 -- Long:   the one place where the step is read from top to bottom.
 -- Locks:  the queue's lock, to the end of the transaction; everything else is skipped if held.
 declare
@@ -1562,49 +1582,67 @@ declare
     v_left     integer;
     v_want     integer;
     v_wide     integer := 0;
+    v_ahead    integer := 0;
+    v_size     integer := p_limit;
+    v_back     fairq.moved;
+    v_away     bigint[] := '{}';
 begin
     -- assigned, not performed: an expression costs less than a statement
     v_is_done := fairq._lock_queue(p_queue);
     v_now := coalesce(p_now, clock_timestamp());
     v_settings := fairq._queue_settings(p_queue);
     p_lease := coalesce(p_lease, v_settings.default_lease);
+    if v_settings.read_ahead > 0 and p_tenants = '{*}' then
+        v_claimed := fairq._take_ready(p_queue, p_owner, p_caller, p_limit, p_lease, v_settings.paused, v_now);
+        p_limit := p_limit - cardinality(v_claimed);
+        if p_limit = 0 then
+            return v_claimed;
+        end if;
+        v_ahead := least(v_settings.read_ahead, 1000 - p_limit);
+    end if;
     v_own := pg_current_xact_id();
     v_was := fairq._last_tick(p_queue, v_settings, v_now);
+    if v_was.ready_floor > 0 then
+        v_back := fairq._put_ready_back(v_was);
+        v_away := fairq._being_taken(v_was);
+    end if;
     -- one snapshot judges everything that follows: two statements would have two
     v_snap := pg_current_snapshot();
-    v_caught := fairq._catch_up(v_was, v_snap, v_own, v_settings, v_now, p_limit);
+    v_caught := fairq._catch_up(v_was, v_snap, v_own, v_settings, v_now, p_limit + v_ahead, v_back);
     v_tick := v_caught.tick;
+    v_tick.ready_floor := case when v_away <> '{}' then v_was.ready_floor else 0 end;
     v_tick.tokens := fairq._queue_tokens(v_tick, v_settings, v_now);
     v_tick.tokens_at := v_now;
 
     v_longest := case when v_settings.charge = 'time' then extract(epoch from p_lease) * 1000 end;
-    v_left := fairq._room(v_tick, v_settings, p_limit);
+    v_left := fairq._room(v_tick, v_settings, p_limit + v_ahead);
     while v_left > 0 loop
         v_want := case when v_settings.charge = 'cost' then 1 else v_left end;
         v_wide := greatest(v_want, v_wide);
-        if v_wide = 1 and p_tenants = '{*}' and v_skip = '{}' then
+        if v_wide = 1 and p_tenants = '{*}' and v_skip = '{}' and v_away = '{}' then
             v_picked := fairq._pick_one(
                 v_tick, v_caught.touched, v_snap, v_own, v_longest, v_settings.charge = 'cost'
             );
         else
             v_picked := fairq._pick(
                 v_tick, v_caught.touched, v_snap, v_own, v_now, v_want, v_wide, v_longest,
-                v_settings.charge = 'cost', p_tenants, v_skip, v_stuck
+                v_settings.charge = 'cost', p_tenants, v_skip || v_away, v_stuck
             );
         end if;
         exit when not v_picked.is_open;
 
         v_dispatch := nextval('fairq.dispatch_seq') * 1024;
         v_got := '{}';
-        if v_picked.jobs is not null then
+        if p_limit > 0 and v_picked.jobs is not null then
             v_got := fairq._lease(
-                p_queue, v_picked.jobs, v_dispatch, p_owner, p_caller, v_now, p_lease, v_settings.charge = 'time'
+                p_queue, v_picked.jobs[:p_limit], v_dispatch, p_owner, p_caller, v_now, p_lease,
+                v_settings.charge = 'time'
             );
             if v_got is null then
                 -- where one is held, many may be: the next thousand are tried before the next pass
                 v_picked := fairq._pick(
                     v_tick, v_caught.touched, v_snap, v_own, v_now, 1000, 1000, v_longest,
-                    v_settings.charge = 'cost', p_tenants, v_skip, v_stuck
+                    v_settings.charge = 'cost', p_tenants, v_skip || v_away, v_stuck
                 );
                 v_skip := v_skip || fairq._held_by_others(v_picked.jobs);
                 v_stuck := v_stuck || fairq._stuck(v_picked.jobs, v_skip);
@@ -1613,12 +1651,19 @@ begin
             v_claimed := v_claimed || v_got;
             v_tick.expire_floor := least(v_tick.expire_floor, v_now + p_lease);
         end if;
+        if cardinality(v_picked.jobs) > p_limit then
+            v_is_done := fairq._make_ready(
+                p_queue, v_picked.jobs[p_limit + 1:], v_dispatch, v_size, v_settings.charge = 'time'
+            );
+            v_tick.ready_floor := coalesce(nullif(v_tick.ready_floor, 0), v_dispatch);
+        end if;
+        p_limit := p_limit - cardinality(v_got);
         -- a pass that only found flows empty is followed by a wider one
-        v_wide := case when cardinality(v_got) = 0 then least(1000, v_wide * 4) else 0 end;
+        v_wide := case when v_picked.jobs is null then least(1000, v_wide * 4) else 0 end;
         v_tick := fairq._charge(v_tick, v_caught.touched, v_picked.flows, v_dispatch, v_now);
         v_tick.ticked_at := v_now;
         v_caught.touched := '{}';
-        v_left := v_left - cardinality(v_got);
+        v_left := v_left - coalesce(cardinality(v_picked.jobs), 0);
         if v_left > 0 then
             -- or each pass would walk all that the passes before it emptied
             v_tick.pick_floor := fairq._pick_floor(v_tick);
@@ -1632,8 +1677,9 @@ begin
         v_tick := fairq._pass_by(v_tick, v_skip, v_stuck, v_settings, v_now);
         v_tick.ticked_at := v_now;
     end if;
-    v_tick.found_empty := v_left > 0;
-    if v_tick.ticked_at = v_now or v_tick.found_empty <> v_was.found_empty then
+    v_tick.found_empty := v_left > 0 and p_limit > 0;
+    if v_tick.ticked_at = v_now or v_tick.found_empty <> v_was.found_empty
+       or v_tick.ready_floor <> v_was.ready_floor then
         v_is_done := fairq._write_tick(v_tick);
     end if;
     return v_claimed;

@@ -3,7 +3,7 @@
 --
 -- Counts stop at 10,000, of one tenant among many at 1,000: a look at a queue must cost the same whatever its
 -- backlog. Wishes, caps and rates are shown as the next claim will find them; virtual times and the minute's counters
--- as the last one left them.
+-- as the last one left them. What no count can tell at a bounded cost, whose the backlog is, a sample tells.
 
 create or replace function fairq._in_last_minute(p_minute bigint, p_counts bigint[], p_now timestamptz)
     returns double precision
@@ -26,6 +26,65 @@ end
 $fn$;
 comment on function fairq._in_last_minute(bigint, bigint[], timestamptz) is 'What two counters say of the last minute. Internal.';
 revoke all on function fairq._in_last_minute(bigint, bigint[], timestamptz) from public;
+
+create or replace function fairq._next_queue(p_after text, p_before text)
+    returns text
+    language plpgsql
+    stable
+    set search_path = pg_catalog, pg_temp
+as $fn$
+-- The first queue with jobs whose name is above p_after and below p_before; null is no bound.
+--
+-- Index:  jobs_look_idx, one probe.
+begin
+    -- one condition with "or" would be no bound for the index
+    if p_before is null then
+        return (select j.queue from fairq.jobs as j where j.queue > p_after order by j.queue limit 1);
+    end if;
+    return (
+        select j.queue from fairq.jobs as j
+        where j.queue > p_after and j.queue < p_before
+        order by j.queue
+        limit 1
+    );
+end
+$fn$;
+comment on function fairq._next_queue(text, text) is 'The next queue that has jobs. Internal.';
+revoke all on function fairq._next_queue(text, text) from public;
+
+create or replace function fairq._queue_names()
+    returns setof text
+    language plpgsql
+    stable
+    set search_path = pg_catalog, pg_temp
+as $fn$
+-- Every queue there is: claimed from, set by an operator, or with jobs that wait for their first claim.
+--
+-- Jobs are looked for in the gaps between the names that are known already, and only there: a queue in use may begin
+-- with any number of dead entries.
+-- Index:  jobs_look_idx: a probe for each queue.
+begin
+    return query
+    with recursive known as materialized (
+        select s.queue as name from fairq.schedulers as s
+        union
+        select q.queue from fairq.queues as q where q.queue <> '*'
+    ), gap as (
+        select b.name as low, lead(b.name) over (order by b.name collate "C") as high
+        from (select '' as name union all select k.name from known as k) as b
+    ), new(name, high) as (
+        select fairq._next_queue(g.low, g.high), g.high from gap as g
+        union all
+        select fairq._next_queue(n.name, n.high), n.high from new as n where n.name is not null
+    )
+    select a.name
+    from (select k.name from known as k union all select n.name from new as n) as a
+    where a.name is not null
+    order by a.name collate "C";
+end
+$fn$;
+comment on function fairq._queue_names() is 'The names of all queues. Internal.';
+revoke all on function fairq._queue_names() from public;
 
 create or replace function fairq._count_queued(p_queue text, p_tenant text, p_running bigint, p_most bigint)
     returns bigint
@@ -93,6 +152,65 @@ $fn$;
 comment on function fairq._oldest_wait(text, timestamptz) is 'How long the longest waiting job waits. Internal.';
 revoke all on function fairq._oldest_wait(text, timestamptz) from public;
 
+create or replace function fairq._oldest_wait_of(p_queue text, p_tenant text, p_now timestamptz)
+    returns interval
+    language plpgsql
+    stable
+    set search_path = pg_catalog, pg_temp
+as $fn$
+-- How long the longest waiting queued job of a tenant could have started.
+--
+-- Index:  jobs_claim_idx: the head of each priority, past the jobs that run.
+begin
+    return (
+        select max(greatest(interval '0', p_now - greatest(h.run_at, h.created_at)))
+        from generate_series(0, 3) as p(priority)
+        cross join lateral (
+            select j.run_at, j.created_at from fairq.jobs as j
+            where j.queue = p_queue and j.state = 'queued' and j.tenant = p_tenant
+              and j.priority = p.priority::smallint
+              and not exists (select from fairq.leases as l where l.job_id = j.job_id offset 0)
+            order by j.run_at, j.job_id
+            limit 1
+        ) as h
+    );
+end
+$fn$;
+comment on function fairq._oldest_wait_of(text, text, timestamptz) is 'How long the longest waiting job of a tenant waits. Internal.';
+revoke all on function fairq._oldest_wait_of(text, text, timestamptz) from public;
+
+create or replace function fairq._started_lately(p_queue text, p_now timestamptz)
+    returns double precision
+    language plpgsql
+    stable
+    set search_path = pg_catalog, pg_temp
+as $fn$
+-- Jobs started in the last minute; of tenants that were served in it among those furthest in virtual time.
+--
+-- Index:  flows_pick_idx, both ends, at most 10,000 entries of each.
+begin
+    return coalesce(sum(fairq._in_last_minute(f.minute, f.started::bigint[], p_now)), 0)
+    from (
+        (
+            select ff.minute, ff.started from fairq.flows as ff
+            where ff.queue = p_queue and ff.eligible
+            order by ff.vtime desc, ff.charge desc, ff.served desc, ff.tenant desc
+            limit 10000
+        )
+        union all
+        (
+            select ff.minute, ff.started from fairq.flows as ff
+            where ff.queue = p_queue and not ff.eligible
+            order by ff.vtime desc, ff.charge desc, ff.served desc, ff.tenant desc
+            limit 10000
+        )
+    ) as f
+    where f.minute >= floor(extract(epoch from p_now) / 60) - 1;
+end
+$fn$;
+comment on function fairq._started_lately(text, timestamptz) is 'Counts the jobs of a queue that were started in the last minute. Internal.';
+revoke all on function fairq._started_lately(text, timestamptz) from public;
+
 create or replace function fairq.queue_stats(p_queue text default null)
     returns setof fairq.queue_stat
     language plpgsql
@@ -106,8 +224,9 @@ create or replace function fairq.queue_stats(p_queue text default null)
     set enable_hashjoin = off
     set enable_mergejoin = off
 as $fn$
--- Index:  jobs_claim_idx, jobs_promote_idx, leases_expire_idx, flows_pick_idx; at most 10,000 entries of each for a
---         queue.
+-- Long:   one row of columns that have nothing to do with each other.
+-- Index:  jobs_claim_idx, jobs_promote_idx, leases_expire_idx, flows_pick_idx, finished_jobs_failed_idx; at most 10,000
+--         entries of each for a queue, of the ends of flows_pick_idx 30,000.
 declare
     v_now timestamptz := clock_timestamp();
 begin
@@ -116,7 +235,7 @@ begin
         s.queue, q.paused, q.charge, q.max_running, q.rate, q.burst, coalesce(t.backlogged, 0),
         (select count(*) from (
             select from fairq.flows as f where f.queue = s.queue and f.eligible limit 10000
-        ) as n),
+        ) as n) + fairq._eligible_change(s.queue, t, q, v_now),
         (select greatest(0, count(*) - r.running) from (
             select from fairq.jobs as j where j.queue = s.queue and j.state = 'queued'
             order by j.tenant, j.priority, j.run_at, j.job_id
@@ -128,20 +247,36 @@ begin
             limit 10000
         ) as n),
         r.running, fairq._oldest_wait(s.queue, v_now),
-        (select min(j.run_at) from fairq.jobs as j where j.queue = s.queue and j.state = 'scheduled'), t.ticked_at
-    from fairq.schedulers as s
+        (select min(j.run_at) from fairq.jobs as j where j.queue = s.queue and j.state = 'scheduled'), t.ticked_at,
+        fairq._started_lately(s.queue, v_now),
+        (select count(*) from (
+            select from fairq.leases as l
+            where l.queue = s.queue and l.lease_expires_at >= t.expire_floor and l.lease_expires_at <= v_now
+            order by l.lease_expires_at
+            limit 10000
+        ) as n),
+        (select count(*) from (
+            select f.state from fairq.finished_jobs as f
+            where f.queue = s.queue and f.state <> 'succeeded'
+            order by f.finished_at desc
+            limit 10000
+        ) as n where n.state = 'dead')
+    from fairq._queue_names() as s(queue)
     cross join lateral fairq._queue_settings(s.queue) as q
     cross join lateral fairq._newest_tick(s.queue) as t
     cross join lateral (
         select count(*) as running from (
-            select from fairq.leases as l where l.queue = s.queue limit 10000
+            -- none ends before the floor: so no dead beginning is walked
+            select from fairq.leases as l where l.queue = s.queue and l.lease_expires_at >= t.expire_floor
+            order by l.lease_expires_at
+            limit 10000
         ) as n
     ) as r
     where p_queue is null or s.queue = p_queue
-    order by s.queue;
+    order by s.queue collate "C";
 end
 $fn$;
-comment on function fairq.queue_stats(text) is 'One row for each queue that was ever claimed from: its settings, how many tenants and jobs wait and run (counts stop at 10,000), how long the oldest waits, when the next scheduled one is due, the scheduler''s last tick.';
+comment on function fairq.queue_stats(text) is 'One row for each queue that was claimed from, set by an operator or has jobs: its settings, how many tenants and jobs wait and run (counts stop at 10,000), how long the oldest waits, when the next scheduled one is due, the scheduler''s last tick (null: never claimed from), how many jobs were started in the last minute, whose leases are over, and are dead.';
 revoke all on function fairq.queue_stats(text) from public;
 grant execute on function fairq.queue_stats(text) to fairq_operator, fairq_worker;
 
@@ -181,6 +316,104 @@ $fn$;
 comment on function fairq._foreseen(text, text, fairq.ticks, fairq.queues, timestamptz) is 'A flow as the next claim will find it. Internal.';
 revoke all on function fairq._foreseen(text, text, fairq.ticks, fairq.queues, timestamptz) from public;
 
+create or replace function fairq._eligible_change(
+    p_queue text, p_tick fairq.ticks, p_settings fairq.queues, p_now timestamptz
+)
+    returns bigint
+    language plpgsql
+    stable
+    set search_path = pg_catalog, pg_temp
+as $fn$
+-- How many more tenants may be picked now than the last look has left: what operators have changed since, and tokens
+-- that have come. Of each at most 1,000; where the wish for all (*) has changed, of the tenants, too.
+--
+-- Index:  tenants_look_idx, flows_token_idx, flows_pick_idx; flows_key_idx for each tenant.
+begin
+    return (
+        with news as materialized (
+            select t.tenant from fairq.tenants as t
+            where t.queue = p_queue and t.changed_xid >= pg_snapshot_xmin(p_tick.seen)
+              and not pg_visible_in_snapshot(t.changed_xid, p_tick.seen)
+            limit 1000
+        ), restless as (
+            select n.tenant from news as n
+            union
+            (
+                select f.tenant from fairq.flows as f
+                where f.queue = p_queue and f.limited and f.token_due_at <= p_now
+                order by f.token_due_at
+                limit 1000
+            )
+            union
+            (
+                select f.tenant from fairq.flows as f
+                where f.queue = p_queue and f.eligible and exists (select from news as n where n.tenant = '*')
+                limit 1000
+            )
+            union
+            (
+                select f.tenant from fairq.flows as f
+                where f.queue = p_queue and not f.eligible and exists (select from news as n where n.tenant = '*')
+                limit 1000
+            )
+        )
+        select coalesce(
+            sum((
+                n.has_work and not n.paused and not n.limited and coalesce(n.running < n.max_running, true)
+            )::integer - f.eligible::integer), 0
+        )
+        from restless as r
+        cross join lateral (
+            select ff.eligible from fairq.flows as ff
+            where ff.tenant = r.tenant and ff.queue = p_queue
+            order by ff.stamp desc
+            limit 1
+        ) as f
+        cross join lateral fairq._foreseen(p_queue, r.tenant, p_tick, p_settings, p_now) as n
+    );
+end
+$fn$;
+comment on function fairq._eligible_change(text, fairq.ticks, fairq.queues, timestamptz) is 'What has changed since the last look in how many tenants may be picked. Internal.';
+revoke all on function fairq._eligible_change(text, fairq.ticks, fairq.queues, timestamptz) from public;
+
+create or replace function fairq._sampled_backlog(p_queue text)
+    returns jsonb
+    language plpgsql
+    stable
+    set search_path = pg_catalog, pg_temp
+as $fn$
+-- Whose the backlog is: of the thousand tenants with the most of a queue's jobs, each one's part of them, as a sample
+-- of a thousand pages tells it; all of the table while it has no more. Where one tenant floods a queue of thousands,
+-- nothing else finds it at a bounded cost.
+--
+-- Index:  none, by design: 1,000 pages of jobs, drawn at random.
+declare
+    v_percent double precision := least(
+        100, 100 * 1000 * current_setting('block_size')::double precision
+        / greatest(1, pg_relation_size('fairq.jobs'::regclass))
+    );
+begin
+    return coalesce(
+        (
+            select jsonb_object_agg(t.tenant, t.part)
+            from (
+                select n.tenant, n.jobs / sum(n.jobs) over () as part
+                from (
+                    select j.tenant, count(*)::double precision as jobs
+                    from fairq.jobs as j tablesample system (v_percent)
+                    where j.queue = p_queue and j.state = 'queued'
+                    group by j.tenant
+                ) as n
+                order by n.jobs desc
+                limit 1000
+            ) as t
+        ), '{}'
+    );
+end
+$fn$;
+comment on function fairq._sampled_backlog(text) is 'Whose the backlog of a queue is, from a sample. Internal.';
+revoke all on function fairq._sampled_backlog(text) from public;
+
 create or replace function fairq._running_by_tenant(p_queue text)
     returns jsonb
     language plpgsql
@@ -209,7 +442,7 @@ comment on function fairq._running_by_tenant(text) is 'Counts running jobs by te
 revoke all on function fairq._running_by_tenant(text) from public;
 
 create or replace function fairq.tenant_stats(
-    p_queue text, p_tenant text default null, p_limit integer default 100
+    p_queue text, p_tenant text default null, p_limit integer default 100, p_by text default 'turn'
 )
     returns setof fairq.tenant_stat
     language plpgsql
@@ -226,37 +459,56 @@ as $fn$
 -- A tenant had work in the last minute if it has some now or was served in it. Its share is of what was spent, at the
 -- price of the claim; the share it was entitled to is its weight's among all that had work.
 --
--- Measured with 300,000 jobs of 2,000 tenants, never vacuumed: 70,000 pages for a hundred tenants, 2,600 for one; with
--- 12,000 tenants, 12,000 for one: a page for each that may have been served in the last minute.
+-- Measured with 300,000 jobs of 2,000 tenants, never vacuumed: 70,000 pages for a hundred tenants, 8,000 for the ten
+-- with most of the backlog, 1,000 for one; with 12,000 tenants, 12,000 for one: a page for each that may have been served in
+-- the last minute.
 -- Long:   one statement: the shares are of a whole that must be read with them.
 -- Index:  flows_key_idx for one tenant; flows_pick_idx, both ends, at most 10,000 entries of each; leases_expire_idx;
---         jobs_claim_idx, at most 1,000 entries for a tenant beyond what runs.
--- Raises: 22023 for a bad queue, tenant or limit.
+--         jobs_claim_idx, at most 1,000 entries for a tenant beyond what runs. And 1,000 pages of jobs, see
+--         _sampled_backlog().
+-- Raises: 22023 for a bad queue, tenant, limit or order.
 declare
     v_now      timestamptz := clock_timestamp();
     v_tick     fairq.ticks := fairq._newest_tick(p_queue);
     v_settings fairq.queues := fairq._queue_settings(p_queue);
     v_virtual  bigint := fairq._virtual_time(v_tick);
     v_running  jsonb := fairq._running_by_tenant(p_queue);
+    v_backlog  jsonb;
+    v_named    text[];
 begin
     perform fairq._check_name('p_queue', p_queue, 200);
+    perform fairq._check_limit(p_limit, 1000);
+    if coalesce(p_by, '') not in ('turn', 'backlog', 'share') then
+        perform fairq._refuse('p_by', p_by, 'turn, backlog or share');
+    end if;
     if p_tenant is not null then
         perform fairq._check_name('p_tenant', p_tenant, 200);
+        v_named := array[p_tenant];
+    else
+        v_backlog := fairq._sampled_backlog(p_queue);
     end if;
-    perform fairq._check_limit(p_limit, 1000);
+    if p_tenant is null and p_by = 'backlog' then
+        v_named := array(
+            select b.key from jsonb_each(v_backlog) as b order by b.value::double precision desc limit p_limit
+        );
+    end if;
 
     return query
     with known as materialized (
-        -- the one asked for, wherever it is
-        (
-            select f.tenant, f.eligible, f.weight, f.has_work, f.vtime, f.charge, f.served, f.minute, f.spent, f.started
-            from fairq.flows as f
-            where f.queue = p_queue and f.tenant = p_tenant
-            order by f.stamp desc
+        -- the one asked for, or those with the most jobs, wherever they are
+        select f.*
+        from unnest(v_named) as u(tenant)
+        cross join lateral (
+            select
+                ff.tenant, ff.eligible, ff.weight, ff.has_work, ff.vtime, ff.charge, ff.served, ff.minute, ff.spent,
+                ff.started
+            from fairq.flows as ff
+            where ff.queue = p_queue and ff.tenant = u.tenant
+            order by ff.stamp desc
             limit 1
-        )
+        ) as f
         union
-        -- or those that are picked next
+        -- those that are picked next
         (
             select f.tenant, f.eligible, f.weight, f.has_work, f.vtime, f.charge, f.served, f.minute, f.spent, f.started
             from fairq.flows as f
@@ -293,9 +545,14 @@ begin
             + coalesce(sum(m.weight) filter (where m.cost > 0 and not m.has_work), 0) as weight
         from minute as m
     ), shown as materialized (
-        select m.* from minute as m
+        select m.*, row_number() over (
+            order by
+                case p_by when 'backlog' then (v_backlog ->> m.tenant)::double precision when 'share' then m.cost end
+                desc nulls last, m.eligible desc, m.vtime, m.charge, m.served, m.tenant
+        ) as place
+        from minute as m
         where p_tenant is null or m.tenant = p_tenant
-        order by m.eligible desc, m.vtime, m.charge, m.served, m.tenant
+        order by place
         limit p_limit
     )
     select
@@ -311,7 +568,8 @@ begin
             when w.queued = 0 then 'no work'
             when f.limited then format('rate-limited until %s', f.token_due_at)
         end,
-        case when not f.paused and coalesce(r.running < f.max_running, true) and w.queued > 0 then f.token_due_at end
+        case when not f.paused and coalesce(r.running < f.max_running, true) and w.queued > 0 then f.token_due_at end,
+        fairq._oldest_wait_of(p_queue, s.tenant, v_now), (v_backlog ->> s.tenant)::double precision
     from shown as s
     cross join total as t
     cross join lateral fairq._foreseen(p_queue, s.tenant, v_tick, v_settings, v_now) as f
@@ -326,12 +584,65 @@ begin
     cross join lateral (
         select least((v_virtual - s.vtime)::double precision, case when w.queued = 0 then 0 end) as lag
     ) as l
-    order by s.eligible desc, s.vtime, s.charge, s.served, s.tenant;
+    order by s.place;
 end
 $fn$;
-comment on function fairq.tenant_stats(text, text, integer) is 'One row for each tenant the scheduler of a queue knows, up to p_limit, those first that are picked next; or for p_tenant alone: its wishes, running and queued jobs (counts stop at 1,000), started jobs, share and entitled share in the last minute, how far it is behind (positive) or ahead, and what keeps it from being picked.';
-revoke all on function fairq.tenant_stats(text, text, integer) from public;
-grant execute on function fairq.tenant_stats(text, text, integer) to fairq_operator;
+comment on function fairq.tenant_stats(text, text, integer, text) is 'One row for each tenant the scheduler of a queue knows, up to p_limit; first those that are picked next (p_by turn), that have most of the backlog (backlog) or that had most of the last minute (share); or for p_tenant alone: its wishes, running and queued jobs (counts stop at 1,000), started jobs, share and entitled share in the last minute, how far it is behind (positive) or ahead, what keeps it from being picked, how long its oldest job waits, and about which part of the queue''s backlog is its own.';
+revoke all on function fairq.tenant_stats(text, text, integer, text) from public;
+grant execute on function fairq.tenant_stats(text, text, integer, text) to fairq_operator;
+
+create or replace function fairq.dead_jobs(p_queue text default null, p_limit integer default 20)
+    returns setof fairq.all_jobs
+    language plpgsql
+    stable
+    security definer
+    set search_path = pg_catalog, pg_temp
+    -- see claim_jobs()
+    set plan_cache_mode = force_generic_plan
+    set enable_seqscan = off
+    set enable_bitmapscan = off
+    set enable_hashjoin = off
+    set enable_mergejoin = off
+as $fn$
+-- Index:  finished_jobs_failed_idx, from its end: the last 10,000 of each queue that failed or were cancelled; primary
+--         keys.
+-- Raises: 22023 for a bad queue or limit.
+begin
+    if p_queue is not null then
+        perform fairq._check_name('p_queue', p_queue, 200);
+    end if;
+    perform fairq._check_limit(p_limit, 1000);
+
+    return query
+    select a.*
+    from (
+        select d.job_id, d.finished_at
+        from fairq._queue_names() as s(queue)
+        cross join lateral (
+            select n.job_id, n.finished_at
+            from (
+                select f.job_id, f.finished_at, f.state from fairq.finished_jobs as f
+                where f.queue = s.queue and f.state <> 'succeeded'
+                order by f.finished_at desc
+                limit 10000
+            ) as n
+            where n.state = 'dead'
+            limit p_limit
+        ) as d
+        where p_queue is null or s.queue = p_queue
+        order by d.finished_at desc
+        limit p_limit
+    ) as d
+    cross join lateral (
+        select aa.* from fairq.all_jobs as aa where aa.job_id = d.job_id
+        offset 0
+    ) as a
+    order by d.finished_at desc;
+end
+$fn$;
+comment on function fairq.dead_jobs(text, integer) is 'The jobs that died last, with their last errors, as all_jobs has them: up to p_limit of one queue or of all; looked for among the last 10,000 of each queue that failed or were cancelled.';
+revoke all on function fairq.dead_jobs(text, integer) from public;
+grant execute on function fairq.dead_jobs(text, integer) to fairq_operator;
 
 create or replace function fairq._ahead(p_job fairq.jobs)
     returns bigint
@@ -491,12 +802,23 @@ begin
     end if;
     v_why.picks := fairq._picks_before(v_flow, v_start, v_why.ahead);
     v_why.reason := case when v_is_known then 'in_line' else 'not_looked_at' end;
-    v_why.sentence := format(
+    v_why.sentence := concat(
         case
-            when v_is_known then 'it is behind %1$s%2$s of its own tenant''s jobs and next after about %3$s picks'
-            else 'no claim has looked at its queue since it came; it is behind %1$s%2$s of its own tenant''s jobs'
+            when v_is_known then ''
+            when v_tick.queue is null then 'nobody has claimed from its queue yet; '
+            else 'no claim has looked at its queue since it came; '
         end,
-        case when v_why.ahead >= 10000 then 'at least ' end, v_why.ahead, v_why.picks
+        case
+            when v_why.ahead = 0 then 'it is the first of its own tenant''s jobs'
+            else format(
+                'it is behind %s%s of its own tenant''s jobs', case when v_why.ahead >= 10000 then 'at least ' end,
+                v_why.ahead
+            )
+        end,
+        case
+            when v_is_known and v_why.picks = 0 then ' and the next of all'
+            when v_is_known then format(' and next after about %s picks', v_why.picks)
+        end
     );
     return v_why;
 end
@@ -553,6 +875,11 @@ begin
         )::fairq.wait_reason;
     elsif v_lease.job_id is not null then
         return row('running', 'running', 'it runs', null, null, null)::fairq.wait_reason;
+    elsif exists (
+        select from fairq.ready_picks as r cross join lateral unnest(r.jobs) as p
+        where r.queue = v_job.queue and p.job_id = p_job_id
+    ) then
+        return row('queued', 'ready', 'it is picked: the next claim takes it', null, 0, 0)::fairq.wait_reason;
     elsif v_job.state = 'scheduled' and v_job.run_at > v_now then
         return row(
             'scheduled', 'not_due', format('it is not due before %s', v_job.run_at), v_job.run_at, null, null

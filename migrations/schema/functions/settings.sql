@@ -236,30 +236,38 @@ begin
     if p_new.payload_limit not between 2 and 67108864 then
         perform fairq._refuse('p_payload_limit', p_new.payload_limit::text, 'a number of bytes from 2 to 67108864');
     end if;
+    if p_new.read_ahead not between 0 and 1000 then
+        perform fairq._refuse('p_read_ahead', p_new.read_ahead::text, 'a number of jobs from 0 to 1000');
+    end if;
     perform fairq._check_span('p_key_ttl', p_new.key_ttl, interval '1 microsecond', interval '3650 days');
     perform fairq._check_span('p_retention', p_new.retention, interval '0', interval '3650 days');
+    if p_new.retention_failed is not null then
+        perform fairq._check_span('p_retention_failed', p_new.retention_failed, interval '0', interval '3650 days');
+    end if;
 end
 $fn$;
 comment on function fairq._check_settings(fairq.queues) is 'Raises 22023 for a setting out of range. Internal.';
 revoke all on function fairq._check_settings(fairq.queues) from public;
 
 create or replace function fairq.set_queue(
-    p_queue          text,
-    p_paused         boolean default null,
-    p_charge         text default null,
-    p_max_running    integer default null,
-    p_rate           double precision default null,
-    p_burst          integer default null,
-    p_default_lease  interval default null,
-    p_longest_lease  interval default null,
-    p_max_attempts   integer default null,
-    p_backoff_base   interval default null,
-    p_backoff_cap    interval default null,
-    p_backoff_jitter double precision default null,
-    p_payload_limit  integer default null,
-    p_key_ttl        interval default null,
-    p_retention      interval default null,
-    p_notify         boolean default null
+    p_queue            text,
+    p_paused           boolean default null,
+    p_charge           text default null,
+    p_max_running      integer default null,
+    p_rate             double precision default null,
+    p_burst            integer default null,
+    p_default_lease    interval default null,
+    p_longest_lease    interval default null,
+    p_max_attempts     integer default null,
+    p_backoff_base     interval default null,
+    p_backoff_cap      interval default null,
+    p_backoff_jitter   double precision default null,
+    p_payload_limit    integer default null,
+    p_key_ttl          interval default null,
+    p_retention        interval default null,
+    p_notify           boolean default null,
+    p_retention_failed interval default null,
+    p_read_ahead       integer default null
 )
     returns void
     language plpgsql
@@ -267,7 +275,7 @@ create or replace function fairq.set_queue(
     set search_path = pg_catalog, pg_temp
 as $fn$
 -- What is not given stays as it is; a queue that had no row starts from that of *. A p_max_running of -1 or a p_rate of
--- 0 takes the queue's own cap or rate away.
+-- 0 takes the queue's own cap or rate away, a p_retention_failed of -1 second that for what failed.
 --
 -- Locks:  the queue's row in queues, which no claim ever waits for.
 -- Raises: 22023 for a setting out of range.
@@ -280,22 +288,27 @@ begin
     -- two operators who change different settings at once both have their way
     perform from fairq.queues as q where q.queue = p_queue for update;
     v_new := fairq._queue_settings(p_queue);
-    v_new.queue          := p_queue;
-    v_new.paused         := coalesce(p_paused, v_new.paused);
-    v_new.charge         := coalesce(p_charge, v_new.charge);
-    v_new.max_running    := nullif(coalesce(p_max_running, v_new.max_running), -1);
-    v_new.rate           := nullif(coalesce(p_rate, v_new.rate), 0);
-    v_new.burst          := coalesce(p_burst, v_new.burst);
-    v_new.default_lease  := coalesce(p_default_lease, v_new.default_lease);
-    v_new.longest_lease  := coalesce(p_longest_lease, v_new.longest_lease);
-    v_new.max_attempts   := coalesce(p_max_attempts, v_new.max_attempts);
-    v_new.backoff_base   := coalesce(p_backoff_base, v_new.backoff_base);
-    v_new.backoff_cap    := coalesce(p_backoff_cap, v_new.backoff_cap);
-    v_new.backoff_jitter := coalesce(p_backoff_jitter, v_new.backoff_jitter);
-    v_new.payload_limit  := coalesce(p_payload_limit, v_new.payload_limit);
-    v_new.key_ttl        := coalesce(p_key_ttl, v_new.key_ttl);
-    v_new.retention      := coalesce(p_retention, v_new.retention);
-    v_new.notify         := coalesce(p_notify, v_new.notify);
+    v_new.queue            := p_queue;
+    v_new.paused           := coalesce(p_paused, v_new.paused);
+    v_new.charge           := coalesce(p_charge, v_new.charge);
+    v_new.max_running      := nullif(coalesce(p_max_running, v_new.max_running), -1);
+    v_new.rate             := nullif(coalesce(p_rate, v_new.rate), 0);
+    v_new.burst            := coalesce(p_burst, v_new.burst);
+    v_new.default_lease    := coalesce(p_default_lease, v_new.default_lease);
+    v_new.longest_lease    := coalesce(p_longest_lease, v_new.longest_lease);
+    v_new.max_attempts     := coalesce(p_max_attempts, v_new.max_attempts);
+    v_new.backoff_base     := coalesce(p_backoff_base, v_new.backoff_base);
+    v_new.backoff_cap      := coalesce(p_backoff_cap, v_new.backoff_cap);
+    v_new.backoff_jitter   := coalesce(p_backoff_jitter, v_new.backoff_jitter);
+    v_new.payload_limit    := coalesce(p_payload_limit, v_new.payload_limit);
+    v_new.key_ttl          := coalesce(p_key_ttl, v_new.key_ttl);
+    v_new.retention        := coalesce(p_retention, v_new.retention);
+    v_new.retention_failed := case
+        when p_retention_failed = interval '-1 second' then null
+        else coalesce(p_retention_failed, v_new.retention_failed)
+    end;
+    v_new.notify           := coalesce(p_notify, v_new.notify);
+    v_new.read_ahead       := coalesce(p_read_ahead, v_new.read_ahead);
     perform fairq._check_settings(v_new);
 
     insert into fairq.queues as q select v_new.*
@@ -305,15 +318,16 @@ begin
         burst = excluded.burst, default_lease = excluded.default_lease, longest_lease = excluded.longest_lease,
         max_attempts = excluded.max_attempts, backoff_base = excluded.backoff_base, backoff_cap = excluded.backoff_cap,
         backoff_jitter = excluded.backoff_jitter, payload_limit = excluded.payload_limit, key_ttl = excluded.key_ttl,
-        retention = excluded.retention, notify = excluded.notify;
+        retention = excluded.retention, retention_failed = excluded.retention_failed, notify = excluded.notify,
+        read_ahead = excluded.read_ahead;
 end
 $fn$;
-comment on function fairq.set_queue(text, boolean, text, integer, double precision, integer, interval, interval, integer, interval, interval, double precision, integer, interval, interval, boolean) is 'Changes the settings given of a queue, or of all queues without settings of their own (*).';
+comment on function fairq.set_queue(text, boolean, text, integer, double precision, integer, interval, interval, integer, interval, interval, double precision, integer, interval, interval, boolean, interval, integer) is 'Changes the settings given of a queue, or of all queues without settings of their own (*).';
 revoke all on function fairq.set_queue(
     text, boolean, text, integer, double precision, integer, interval, interval, integer, interval, interval,
-    double precision, integer, interval, interval, boolean
+    double precision, integer, interval, interval, boolean, interval, integer
 ) from public;
 grant execute on function fairq.set_queue(
     text, boolean, text, integer, double precision, integer, interval, interval, integer, interval, interval,
-    double precision, integer, interval, interval, boolean
+    double precision, integer, interval, interval, boolean, interval, integer
 ) to fairq_operator;

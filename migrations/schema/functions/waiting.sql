@@ -75,11 +75,12 @@ begin
     delete from fairq.jobs as j where j.job_id = p_job.job_id;
     insert into fairq.finished_jobs (
         job_id, queue, tenant, task, payload, priority, state, attempts, max_attempts, run_at, cost, operation_key,
-        last_error, created_at, finished_at
+        traceparent, last_error, created_at, finished_at
     )
     values (
         p_job.job_id, p_job.queue, p_job.tenant, p_job.task, p_job.payload, p_job.priority, 'cancelled', p_job.attempts,
-        p_job.max_attempts, p_job.run_at, p_job.cost, p_job.operation_key, p_job.last_error, p_job.created_at, v_now
+        p_job.max_attempts, p_job.run_at, p_job.cost, p_job.operation_key, p_job.traceparent, p_job.last_error,
+        p_job.created_at, v_now
     );
     insert into fairq.job_log (job_id, queue, tenant, event_type, attempt, actor, created_at)
     values (p_job.job_id, p_job.queue, p_job.tenant, 'cancelled', p_job.attempts, p_actor, v_now);

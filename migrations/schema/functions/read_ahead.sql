@@ -1,0 +1,199 @@
+--
+-- read_ahead: what a claim has picked for the claims that follow
+--
+-- A claim of a queue that reads ahead picks more than it was asked for, under the queue's lock and in the usual order,
+-- and leaves the rest in ready_picks: chosen, charged, counted among those that run, and still queued. The claims that
+-- follow lease from there, without the lock; the one that finds too little picks again, and first puts back what is
+-- left. A pick is a promise to its tenant and no right to the job: whoever takes it looks whether the job is still
+-- there.
+
+create or replace function fairq._make_ready(
+    p_queue text, p_picks fairq.pick[], p_dispatch bigint, p_size integer, p_by_time boolean
+)
+    returns boolean
+    language plpgsql
+    set search_path = pg_catalog, pg_temp
+as $fn$
+-- Leaves picks for the claims that follow, p_size in a row: as many as this claim has asked for.
+--
+-- Locks:  the queue's lock is held.
+begin
+    insert into fairq.ready_picks (queue, dispatch, jobs)
+    select
+        p_queue, p_dispatch + min(p.turn),
+        array_agg(
+            row(
+                p.turn, p.job_row, p.tenant, p.job_id, case when p_by_time then p.price end, p.epoch, p.step
+            )::fairq.pick
+            order by p.turn
+        )
+    from unnest(p_picks) as p
+    group by (p.turn - p_picks[1].turn) / p_size;
+    return true;
+end
+$fn$;
+comment on function fairq._make_ready(text, fairq.pick[], bigint, integer, boolean) is 'Leaves picks for the claims that follow. Internal.';
+revoke all on function fairq._make_ready(text, fairq.pick[], bigint, integer, boolean) from public;
+
+create or replace function fairq._lease_each(
+    p_queue text, p_picks fairq.pick[], p_dispatch bigint, p_owner text, p_caller text, p_now timestamptz,
+    p_lease interval
+)
+    returns fairq.claimed_job[]
+    language plpgsql
+    set search_path = pg_catalog, pg_temp
+as $fn$
+-- _lease(), one by one, for picks not all of whose jobs can be had any more. One that is held by somebody stays ready;
+-- of one that no longer waits its tenant gets back what it was charged.
+--
+-- By the job's id: its row may have moved since.
+-- Index:  jobs_pkey.
+declare
+    v_claimed fairq.claimed_job[] := '{}';
+    v_pick    fairq.pick;
+    v_state   text;
+begin
+    foreach v_pick in array p_picks loop
+        select j.ctid, j.state into v_pick.job_row, v_state from fairq.jobs as j where j.job_id = v_pick.job_id;
+        if v_state is distinct from 'queued' then
+            perform fairq._settle(
+                p_queue, row(v_pick.tenant, v_pick.epoch, 1, 0, 0, 0, 0, v_pick.step)::fairq.ending
+            );
+            continue;
+        end if;
+        v_claimed := v_claimed
+            || fairq._lease(p_queue, array[v_pick], p_dispatch, p_owner, p_caller, p_now, p_lease, true);
+        if v_claimed[cardinality(v_claimed)].job_id is distinct from v_pick.job_id then
+            insert into fairq.ready_picks (queue, dispatch, jobs)
+            values (p_queue, p_dispatch + v_pick.turn, array[v_pick]);
+        end if;
+    end loop;
+    return v_claimed;
+end
+$fn$;
+comment on function fairq._lease_each(text, fairq.pick[], bigint, text, text, timestamptz, interval) is 'Leases what is left of ready picks. Internal.';
+revoke all on function fairq._lease_each(
+    text, fairq.pick[], bigint, text, text, timestamptz, interval
+) from public;
+
+create or replace function fairq._take_ready(
+    p_queue text, p_owner text, p_caller text, p_limit integer, p_lease interval, p_is_paused boolean,
+    p_now timestamptz
+)
+    returns fairq.claimed_job[]
+    language plpgsql
+    set search_path = pg_catalog, pg_temp
+as $fn$
+-- queued -> running: up to p_limit of the jobs that are ready, in the order in which they were picked, as far as nobody
+-- else is taking them.
+--
+-- Fair:   they are charged and counted already. Of a queue that is paused none is taken, nor any beside those of a
+--         tenant that is.
+-- Locks:  rows of ready_picks, skipping those held by others; then as _lease.
+-- Index:  ready_picks_pkey, from the ready floor; ticks_pkey, tenants_pkey.
+declare
+    v_claimed fairq.claimed_job[] := '{}';
+    v_ready   fairq.ready_picks;
+    v_base    bigint;
+    v_got     fairq.claimed_job[];
+begin
+    while p_limit > 0 and not p_is_paused loop
+        with first as (
+            select r.ctid as row_id from fairq.ready_picks as r
+            where r.queue = p_queue
+              and r.dispatch >= (
+                  select nullif(t.ready_floor, 0) from fairq.ticks as t
+                  where t.queue = p_queue order by t.tick_id desc limit 1
+              )
+              and not exists (
+                  select from unnest(r.jobs) as p
+                  where (
+                      select t.paused from fairq.tenants as t
+                      where t.tenant in (p.tenant, '*') and t.queue = p_queue
+                      order by t.tenant = '*'
+                      limit 1
+                  )
+              )
+            order by r.dispatch
+            limit 1
+            for update skip locked
+        )
+        delete from fairq.ready_picks as r using first as f where r.ctid = f.row_id
+        returning r.* into v_ready;
+        exit when not found;
+
+        v_base := v_ready.dispatch - v_ready.jobs[1].turn;
+        if cardinality(v_ready.jobs) > p_limit then
+            insert into fairq.ready_picks (queue, dispatch, jobs)
+            values (p_queue, v_base + v_ready.jobs[p_limit + 1].turn, v_ready.jobs[p_limit + 1:]);
+            v_ready.jobs := v_ready.jobs[:p_limit];
+        end if;
+        v_got := fairq._lease(p_queue, v_ready.jobs, v_base, p_owner, p_caller, p_now, p_lease, true);
+        if v_got is null then
+            -- and no more: the one that somebody holds would come again
+            return v_claimed || fairq._lease_each(p_queue, v_ready.jobs, v_base, p_owner, p_caller, p_now, p_lease);
+        end if;
+        v_claimed := v_claimed || v_got;
+        p_limit := p_limit - cardinality(v_got);
+    end loop;
+    return v_claimed;
+end
+$fn$;
+comment on function fairq._take_ready(text, text, text, integer, interval, boolean, timestamptz) is 'Leases what is ready to a worker. Internal.';
+revoke all on function fairq._take_ready(text, text, text, integer, interval, boolean, timestamptz) from public;
+
+create or replace function fairq._put_ready_back(p_tick fairq.ticks)
+    returns fairq.moved
+    language plpgsql
+    set search_path = pg_catalog, pg_temp
+as $fn$
+-- What is ready and cannot be taken, or not by this claim, waits again as if it had not been picked: its news and
+-- endings, for the look of this step.
+--
+-- Locks:  the queue's lock is held; rows of ready_picks, skipping those held by others.
+-- Index:  ready_picks_pkey, from the ready floor.
+declare
+    v_picks fairq.pick[];
+    v_moved fairq.moved;
+begin
+    with free as (
+        select r.ctid as row_id from fairq.ready_picks as r
+        where r.queue = p_tick.queue and r.dispatch >= p_tick.ready_floor
+        for update skip locked
+    ), gone as (
+        delete from fairq.ready_picks as r using free as f where r.ctid = f.row_id
+        returning r.jobs
+    )
+    select array_agg(p) into v_picks from gone as g cross join lateral unnest(g.jobs) as p;
+    if v_picks is not null then
+        v_moved.news := fairq._news_of(array(select p.job_id from unnest(v_picks) as p));
+        v_moved.endings := array(
+            select row(p.tenant, p.epoch, 1, 0, 0, 0, 0, p.step)::fairq.ending from unnest(v_picks) as p
+        );
+    end if;
+    return v_moved;
+end
+$fn$;
+comment on function fairq._put_ready_back(fairq.ticks) is 'Makes what is ready wait again. Internal.';
+revoke all on function fairq._put_ready_back(fairq.ticks) from public;
+
+create or replace function fairq._being_taken(p_tick fairq.ticks)
+    returns bigint[]
+    language plpgsql
+    set search_path = pg_catalog, pg_temp
+as $fn$
+-- Jobs whose leases other claims are writing at this moment, which no look can see yet: still ready for all but them.
+--
+-- Locks:  the queue's lock is held, so nobody makes more of them.
+-- Index:  ready_picks_pkey, from the ready floor.
+begin
+    return array(
+        select p.job_id
+        from fairq.ready_picks as r
+        cross join lateral unnest(r.jobs) as p
+        where r.queue = p_tick.queue and r.dispatch >= p_tick.ready_floor
+    );
+end
+$fn$;
+comment on function fairq._being_taken(fairq.ticks) is 'Which ready jobs are just being leased. Internal.';
+revoke all on function fairq._being_taken(fairq.ticks) from public;

@@ -1,0 +1,1 @@
+"""What operators see: traces, `fairq top`, `fairq doctor`, metrics."""

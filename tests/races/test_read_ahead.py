@@ -1,0 +1,273 @@
+"""
+Reading ahead: what a claim has picked for the claims that follow is taken once, by one of them, or waits again.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from datetime import timedelta
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.support import Worker, storm
+
+from . import test_storms as storms
+from .helpers import assert_agrees, assert_agrees_after_look, check, check_books, drain, ids, look, on_another_cluster
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from tests.support import Database
+
+HOUR = timedelta(hours=1)
+AHEAD = 7
+
+
+def ready(db: Database) -> list[int]:
+    """The jobs that are ready, in the order of dispatch."""
+    query = """
+        select p.job_id from fairq.ready_picks as r cross join lateral unnest(r.jobs) as p order by r.dispatch, p.turn
+    """
+    return [row.job_id for row in db.rows(query)]
+
+
+def assert_charged_for_what_runs(db: Database) -> None:
+    """A tenant that was never idle has the virtual time of the jobs that run or are ready, at the price of each."""
+    assert db.value("select vtime = running * charge from fairq.flows")
+
+
+@check
+def check_what_is_ready_is_taken_in_order(db: Database) -> None:
+    """A claim leaves picks behind, and the ones that follow take them in the order in which they were picked."""
+    db.set_queue(read_ahead=5, charge="jobs")
+    heavy, light = db.given_jobs("a", 6), db.given_jobs("b", 6)
+    order = [job for pair in zip(heavy, light, strict=True) for job in pair]
+    claimed = ids(db.claim(1))
+    assert ready(db) == order[1:6]
+    assert_agrees(db)
+    while jobs := db.claim(1):
+        claimed += ids(jobs)
+        assert_agrees(db)
+    assert claimed == order
+    assert [row.job_id for row in db.rows("select job_id from fairq.leases order by dispatch")] == order
+
+
+def test_what_is_ready_is_taken_in_order(db: Database) -> None:
+    """Reading ahead changes when a job is picked, and not the order."""
+    check_what_is_ready_is_taken_in_order(db)
+
+
+@check
+def check_a_take_in_flight_is_passed_by(db: Database) -> None:
+    """While a claim that takes what is ready is not committed, others pick round it; rolled back, it left it ready."""
+    db.set_queue(read_ahead=2)
+    first, second, third, fourth = db.given_jobs("a", 4)
+    assert ids(db.claim(1)) == [first]
+    slow = db.session(autocommit=False)
+    assert ids(slow.claim(1)) == [second]
+    # an earlier job than all of them: the next pick begins before what is being taken
+    early = db.enqueue("a", priority=0).job_id
+    assert ids(db.claim(1)) == [third]
+    assert ids(db.claim(10)) == [early, fourth]
+    slow.conn.rollback()
+    assert ids(db.claim(10)) == [second]
+    assert db.claim(10) == []
+    assert_agrees(db)
+
+
+def test_a_take_in_flight_is_passed_by(db: Database) -> None:
+    """Nobody waits for who takes what is ready, and nothing is handed out twice."""
+    check_a_take_in_flight_is_passed_by(db)
+
+
+@check
+def check_a_ready_job_is_still_its_tenants(db: Database) -> None:
+    """What waits may be cancelled, purged, put off and asked for by name while it is ready; the books stay right."""
+    db.set_queue(read_ahead=20)
+    running, cancelled, later, *rest = db.given_jobs("a", 5)
+    purged = db.given_jobs("b", 3)
+    named = db.given_jobs("c", 1)
+    assert ids(db.claim(1)) == [running]
+    assert set(ready(db)) == {cancelled, later, *rest, *purged, *named}
+    assert db.value("select (fairq.explain_wait(%s)).reason", rest[0]) == "ready"
+    assert db.cancel(cancelled) == "cancelled"
+    assert db.reschedule(later, delay=HOUR) == "scheduled"
+    assert db.value("select fairq.purge_tenant('default', 'b')") == len(purged)
+    assert ids(db.claim(1, tenant="c")) == named
+    assert ready(db) == []
+    assert_agrees_after_look(db)
+    assert db.value("select (fairq.explain_wait(%s)).reason", rest[0]) == "in_line"
+    assert ids(db.claim(10)) == rest
+    assert db.claim(1) == []
+    assert_agrees(db)
+
+
+def test_a_ready_job_is_still_its_tenants(db: Database) -> None:
+    """Being picked ahead takes no right away."""
+    check_a_ready_job_is_still_its_tenants(db)
+
+
+@check
+def check_what_has_gone_is_paid_back(db: Database) -> None:
+    """Of picks that are taken one job is gone and one held: the first is refunded, the other had by who comes later."""
+    db.set_queue(read_ahead=2)
+    first, second, gone, held, *rest = db.given_jobs("a", 20)
+    assert ids(db.claim(2)) == [first, second]
+    assert ready(db) == [gone, held]
+    assert db.cancel(gone) == "cancelled"
+    rival = db.session(autocommit=False)
+    rival.execute("select from fairq.jobs where job_id = %s for update", held)
+    assert ids(db.claim(2)) == rest[:2]
+    rival.conn.rollback()
+    # what was ready is before it, in the order of dispatch
+    assert ids(db.claim(3)) == [*rest[2:4], held]
+    assert_agrees_after_look(db)
+    assert db.value("select running from fairq.flows") == 7
+    assert_charged_for_what_runs(db)
+
+
+def test_what_has_gone_is_paid_back(db: Database) -> None:
+    """A pick is a promise to the tenant, and no right to the job."""
+    check_what_has_gone_is_paid_back(db)
+
+
+@check
+def check_a_pause_holds_what_is_ready(db: Database) -> None:
+    """Of a tenant or a queue that was paused after the pick nothing starts; resumed, it starts once."""
+    db.set_queue(read_ahead=20, charge="jobs")
+    paused, others = db.given_jobs("a", 3), db.given_jobs("b", 3)
+    assert ids(db.claim(1)) == paused[:1]
+    db.set_tenant("a", paused=True)
+    assert ids(db.claim(10)) == others
+    assert db.claim(10) == []
+    db.set_tenant("a")
+    assert ids(db.claim(1)) == paused[1:2]
+    assert ready(db) == paused[2:]
+    db.set_queue(paused=True)
+    assert db.claim(10) == []
+    db.set_queue(paused=False)
+    assert ids(db.claim(10)) == paused[2:]
+    assert_agrees(db)
+
+
+def test_a_pause_holds_what_is_ready(db: Database) -> None:
+    """A pause is in force for every claim that begins after it, whenever the job was picked."""
+    check_a_pause_holds_what_is_ready(db)
+
+
+@check
+def check_a_newcomer_waits_for_what_is_ready_and_no_longer(db: Database) -> None:
+    """Who arrives while the picks of another are ready has its first job right behind them."""
+    db.set_queue(read_ahead=AHEAD, charge="jobs")
+    db.given_jobs("a", 100)
+    db.claim(1)
+    (new,) = db.given_jobs("new", 1)
+    before = 0
+    while ids(db.claim(1)) != [new]:
+        before += 1
+    assert before in (AHEAD, AHEAD + 1)
+
+
+def test_a_newcomer_waits_for_what_is_ready_and_no_longer(db: Database) -> None:
+    """The price of reading ahead is as many jobs as it reads."""
+    check_a_newcomer_waits_for_what_is_ready_and_no_longer(db)
+
+
+@check
+def check_reading_ahead_can_be_turned_off(db: Database) -> None:
+    """What is ready when a queue no longer reads ahead waits again; the time prepaid for it is paid back."""
+    db.set_queue(read_ahead=AHEAD)
+    jobs = db.given_jobs("a", 20)
+    assert ids(db.claim(1)) == jobs[:1]
+    assert db.value("select running from fairq.flows") == 1 + AHEAD
+    assert_charged_for_what_runs(db)
+    db.set_queue(read_ahead=0)
+    look(db)
+    assert ready(db) == []
+    assert db.value("select running from fairq.flows") == 1
+    assert_charged_for_what_runs(db)
+    assert drain(db) == jobs[1:]
+    assert_agrees_after_look(db)
+
+
+def test_reading_ahead_can_be_turned_off(db: Database) -> None:
+    """Nothing is left behind, and nothing is paid for it."""
+    check_reading_ahead_can_be_turned_off(db)
+
+
+@check
+def check_what_is_too_much_stays_ready(db: Database) -> None:
+    """Who asks for fewer than are in a row takes the first of them and leaves the others, in their order."""
+    db.set_queue(read_ahead=5)
+    jobs = db.given_jobs("a", 8)
+    assert ids(db.claim(3)) == jobs[:3]
+    assert ids(db.claim(1)) == jobs[3:4]
+    assert ready(db) == jobs[4:]
+    assert ids(db.claim(3)) == jobs[4:7]
+    assert ids(db.claim(3)) == jobs[7:]
+    assert [row.job_id for row in db.rows("select job_id from fairq.leases order by dispatch")] == jobs
+    assert_agrees(db)
+
+
+def test_what_is_too_much_stays_ready(db: Database) -> None:
+    """A row of picks is shared by claims of any size."""
+    check_what_is_too_much_stays_ready(db)
+
+
+@check
+def check_another_cluster_makes_it_ready_anew(db: Database) -> None:
+    """On a server that is not the one they were made on, picks are worth nothing: their jobs are picked again, once."""
+    db.set_queue(read_ahead=5)
+    jobs = db.given_jobs("a", 8)
+    assert ids(db.claim(1)) == jobs[:1]
+    on_another_cluster(db)
+    look(db)
+    assert ready(db) == []
+    assert_agrees(db)
+    assert drain(db) == jobs[1:]
+
+
+def test_another_cluster_makes_it_ready_anew(db: Database) -> None:
+    """A dump may hold picks; after it is restored every job is still run once."""
+    check_another_cluster_makes_it_ready_anew(db)
+
+
+@check
+def check_many_take_what_is_ready(db: Database) -> None:
+    """Workers, cancellations and pauses at once: every job that is left is handed out once, whoever picked it."""
+    db.set_queue(read_ahead=9)
+    enqueued = [job for tenant in "abc" for job in db.given_jobs(tenant, 80)]
+    gone: list[int] = []
+
+    def work(worker: Worker) -> list[int]:
+        with worker.conn.transaction(force_rollback=worker.random.random() < 0.2) as outer:
+            jobs = worker.claim(worker.random.choice([1, 1, 2, 5]))
+        if outer.force_rollback:
+            return [0]
+        if worker.random.random() < 0.1:
+            job = worker.random.choice(enqueued)
+            if worker.cancel(job) == "cancelled":
+                gone.append(job)
+        done = worker.complete_all(jobs) if jobs else {}
+        assert set(done.values()) <= {"succeeded"}
+        return list(done) or [0] * bool(worker.rows("select from fairq.jobs limit 1"))
+
+    done = storm(db, workers=8, step=work)
+    assert Counter(job for job in done if job) + Counter(gone) == Counter(enqueued)
+    check_books(db, enqueued)
+
+
+@pytest.mark.short
+def test_many_take_what_is_ready(db: Database) -> None:
+    """No job twice, none left, none of them lost on the way."""
+    check_many_take_what_is_ready(db)
+
+
+@pytest.mark.parametrize(
+    "story", [storms.check_caps_hold, storms.check_the_cap_of_the_queue_holds, storms.check_everything_at_once]
+)
+def test_storms_while_reading_ahead(db: Database, story: Callable[[Database], None]) -> None:
+    """The storms of queues that do not read ahead hold for those that do."""
+    db.set_queue(read_ahead=6)
+    story(db)
