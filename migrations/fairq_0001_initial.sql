@@ -290,10 +290,9 @@ create type fairq.ending as (
     measured fairq.amount,
     elapsed  fairq.amount,
     extra    fairq.amount,
-    refund   fairq.amount,
-    returned fairq.amount
+    refund   fairq.amount
 );
-comment on type fairq.ending is 'Attempts of a tenant that ended, as in settlements. epoch: the flow''s lift epoch at their start. ended: how many; none when a lease was renewed. measured: how many of them tell how long such attempts take; elapsed: the milliseconds those took. extra: milliseconds used beyond what was prepaid; refund: prepaid and not used. returned: what picks that were ready and were put back had added to its virtual time. Internal.';
+comment on type fairq.ending is 'Attempts of a tenant that ended, as in settlements. epoch: the flow''s lift epoch at their start. ended: how many; none when a lease was renewed. measured: how many of them tell how long such attempts take; elapsed: the milliseconds those took. extra: what was used beyond what was prepaid; refund: prepaid and not used; both in virtual time, by the weight at the claim. Internal.';
 
 create type fairq.moved as (
     news    fairq.news[],
@@ -317,6 +316,7 @@ create type fairq.pick as (
     job_id  bigint,
     price   bigint,
     epoch   bigint,
+    weight  double precision,
     step    bigint
 );
 comment on type fairq.pick is 'A job chosen by the scheduler, in turn. price: what it is charged, before the weight. step: what that adds to the virtual time of its flow. Internal.';
@@ -468,11 +468,13 @@ create table fairq.leases (
     cancel_requested_at timestamptz,
     dispatch            bigint      not null,
     prepaid             bigint,
+    weight              double precision,
     epoch               bigint      not null default 0,
     constraint leases_pkey primary key (job_id),
     constraint leases_attempt_positive check (attempt > 0),
     constraint leases_ends_after_start check (lease_expires_at > started_at),
-    constraint leases_prepaid_positive check (prepaid > 0)
+    constraint leases_prepaid_positive check (prepaid > 0),
+    constraint leases_weighed_iff_prepaid check ((weight is null) = (prepaid is null))
 ) with (
     autovacuum_vacuum_scale_factor = 0.02
 );
@@ -491,6 +493,7 @@ comment on column fairq.leases.started_at is 'When the attempt was handed out.';
 comment on column fairq.leases.lease_expires_at is 'From this moment the lease is dead for renew, complete and fail alike.';
 comment on column fairq.leases.cancel_requested_at is 'When the cancellation of the running job was asked for; renew tells the worker.';
 comment on column fairq.leases.prepaid is 'Milliseconds of worker time charged for the attempt so far; null where the queue does not charge by time.';
+comment on column fairq.leases.weight is 'Its tenant''s weight at the claim, by which it was charged and is settled; null where the queue does not charge by time.';
 comment on column fairq.leases.epoch is 'The flow''s lift epoch at the start: a refund of an earlier epoch is void.';
 comment on column fairq.leases.dispatch is 'Number in the order of dispatch, given under the queue''s lock; with gaps.';
 
@@ -969,7 +972,6 @@ create type fairq.tenant_news as (
     elapsed   numeric,
     extra     numeric,
     refund    numeric,
-    returned  numeric,
     row_id    tid,
     flow      fairq.flows,
     wish      fairq.tenants
@@ -1965,8 +1967,8 @@ create or replace function fairq._is_over(p_slot integer, p_now timestamptz)
     language plpgsql
     set search_path = pg_catalog, pg_temp
 as $fn$
--- Whether no job of the partition is within the retention of its queue and state; so it is when there is none. Volatile:
--- it is asked again under the lock, and must see then what was committed last.
+-- Whether no job of the partition is within the retention of its queue and state; so it is when there is none.
+-- Volatile: it is asked again under the lock, and must see then what was committed last.
 --
 -- Index:  finished_jobs_prune_idx and finished_jobs_failed_idx, from one queue to the next.
 begin
@@ -2103,7 +2105,7 @@ create or replace function fairq._maintain_ended(p_longest interval, p_limit int
     language plpgsql
     set search_path = pg_catalog, pg_temp
 as $fn$
--- Ended jobs that are not left to their partition: whose retention is not the longest, and those that are twice past it.
+-- Ended jobs that are not left to their partition: whose retention is not the longest, and those twice past it.
 declare
     v_queue  text;
     v_good   interval;
@@ -2132,8 +2134,8 @@ create or replace function fairq._maintain_ring(p_longest interval, p_limit inte
 as $fn$
 -- Empties partitions whose time is over, and turns the ring when it is time and the next partition is empty.
 --
--- A job that ends meanwhile may still be written to the partition before: it is emptied one and a half retentions later,
--- and only if that job is past its time, too.
+-- A job that ends meanwhile may still be written to the partition before: it is emptied a retention later at the
+-- earliest, and only if that job is past its time, too.
 declare
     v_since  bigint := pg_sequence_last_value('fairq.slot_seq'::regclass) / 4;
     v_slot   integer := coalesce(pg_sequence_last_value('fairq.slot_seq'::regclass) % 4, 0);
@@ -2224,7 +2226,9 @@ begin
     return next fairq._slice('keys', fairq._prune_keys(p_limit, v_now), p_limit);
     return next row('flows', fairq._prune_flows(p_limit, v_now), false, null)::fairq.upkeep;
     return query
-    select 'scheduler', coalesce(sum(r.done), 0)::bigint, count(*) > 0, string_agg(r.task || ': ' || r.why, '; ')
+    select
+        'scheduler', coalesce(sum(r.done), 0)::bigint, coalesce(bool_or(r.lags), false),
+        string_agg(r.task || ': ' || r.why, '; ')
     from fairq.reconcile(null, p_limit) as r;
 end
 $fn$;
@@ -2743,13 +2747,16 @@ declare
     v_held bigint := greatest(1, round(extract(epoch from p_now - p_lease.started_at) * 1000));
 begin
     if p_lease.prepaid is null or p_pays = 'prepaid' then
-        return row(p_lease.tenant, p_lease.epoch, 1, 0, 0, 0, 0, 0)::fairq.ending;
+        return row(p_lease.tenant, p_lease.epoch, 1, 0, 0, 0, 0)::fairq.ending;
     elsif p_pays = 'nothing' then
-        return row(p_lease.tenant, p_lease.epoch, 1, 0, 0, 0, p_lease.prepaid, 0)::fairq.ending;
+        return row(
+            p_lease.tenant, p_lease.epoch, 1, 0, 0, 0, round(p_lease.prepaid * 2520 / p_lease.weight)
+        )::fairq.ending;
     end if;
     return row(
-        p_lease.tenant, p_lease.epoch, 1, 1, v_held, greatest(0, v_held - p_lease.prepaid),
-        greatest(0, p_lease.prepaid - v_held), 0
+        p_lease.tenant, p_lease.epoch, 1, 1, v_held,
+        round(greatest(0, v_held - p_lease.prepaid) * 2520 / p_lease.weight),
+        round(greatest(0, p_lease.prepaid - v_held) * 2520 / p_lease.weight)
     )::fairq.ending;
 end
 $fn$;
@@ -4768,9 +4775,6 @@ begin
                     then (select sum(e.refund) from unnest(t.endings) as e where e.epoch = (f.flow).epoch)
                 when t.last_epoch = (f.flow).epoch then t.refund
             end,
-            case when t.returned > 0 then (
-                select sum(e.returned) from unnest(t.endings) as e where e.epoch = (f.flow).epoch
-            ) end,
             f.row_id, f.flow, case
                 when t.wished or t.arrived and (f.flow).has_work is not true then fairq._wish(p_queue, t.tenant)
             end
@@ -4790,7 +4794,6 @@ begin
                 ] as head_id,
                 sum((u.ending).ended) as ended, sum((u.ending).measured) as measured,
                 sum((u.ending).elapsed) as elapsed, sum((u.ending).extra) as extra, sum((u.ending).refund) as refund,
-                sum((u.ending).returned) as returned,
                 min((u.ending).epoch) as first_epoch, max((u.ending).epoch) as last_epoch,
                 array_agg(u.ending) filter (where u.state is null) as endings
             from (
@@ -4960,19 +4963,11 @@ begin
         v_flow := v_was;
         if v_new.ended is not null then
             v_flow.running := v_flow.running - v_new.ended;
-            v_flow.vtime := case
-                -- what was prepaid in time before the queue went over to another charge stays as it was
-                when p_charge <> 'time' or v_new.extra = 0 and coalesce(v_new.refund, 0) = 0 then v_flow.vtime
+            if v_new.extra > 0 or v_new.refund > 0 then
                 -- a debt of 2^62 is as good as any: beyond it the dearest thousand jobs there can be would not fit
-                else greatest(-4611686018427387904, least(
-                    4611686018427387904,
-                    v_flow.vtime::numeric
-                    + round(v_new.extra::double precision * 2520 / v_flow.weight)::numeric
-                    - round(coalesce(v_new.refund, 0)::double precision * 2520 / v_flow.weight)::numeric
-                ))
-            end;
-            if v_new.returned > 0 then
-                v_flow.vtime := v_flow.vtime - v_new.returned;
+                v_flow.vtime := greatest(-4611686018427387904, least(
+                    4611686018427387904, v_flow.vtime + v_new.extra - coalesce(v_new.refund, 0)
+                ));
             end if;
             v_flow.estimate := fairq._average(v_flow.estimate, v_new.elapsed, v_new.measured);
         end if;
@@ -5114,7 +5109,8 @@ begin
     ), head as materialized (
         select
             f.row_id, f.is_touched, f.tenant, f.charge, f.served, f.flow, f.room, f.depth, f.step, f.paid, h.job_row,
-            h.job_id, h.nth, f.vtime + (h.nth - 1) * f.step as tag, h.next_priority, h.next_run_at, h.next_job_id, h.cost
+            h.job_id, h.nth, f.vtime + (h.nth - 1) * f.step as tag, h.next_priority, h.next_run_at, h.next_job_id,
+            h.cost
         from flow as f
         left join lateral (
             select
@@ -5187,7 +5183,7 @@ begin
         (
             select array_agg(
                 row(
-                    c.turn, c.job_row, c.tenant, c.job_id, c.price, (c.flow).epoch, c.costs
+                    c.turn, c.job_row, c.tenant, c.job_id, c.price, (c.flow).epoch, (c.flow).weight, c.costs
                 )::fairq.pick order by c.turn
             )
             from chosen as c
@@ -5303,7 +5299,9 @@ begin
     end;
     return row(
         true,
-        array[row(1, v_job.job_row, v_flow.tenant, v_job.job_id, v_paid, v_flow.epoch, v_step)::fairq.pick],
+        array[row(
+            1, v_job.job_row, v_flow.tenant, v_job.job_id, v_paid, v_flow.epoch, v_flow.weight, v_step
+        )::fairq.pick],
         array[row(
             v_first.row_id, not v_is_new, v_flow, 1, v_step, v_paid, 1, v_job.next_priority, v_job.next_run_at,
             v_job.next_job_id
@@ -5332,7 +5330,8 @@ begin
         row(
             j.job_id, p_queue, j.tenant, j.task,
             -- a great one is fetched when it is sent: a thousand of them do not fit into one array
-            case when pg_column_size(j.payload) < 2000 or cardinality(p_picks) = 1 then j.payload end, j.priority, j.attempts + 1, j.max_attempts,
+            case when pg_column_size(j.payload) < 2000 or cardinality(p_picks) = 1 then j.payload end, j.priority,
+            j.attempts + 1, j.max_attempts,
             gen_random_uuid(), p_now + p_lease, j.run_at, j.created_at, j.traceparent
         )::fairq.claimed_job order by p.turn
     )
@@ -5350,14 +5349,15 @@ begin
 
     insert into fairq.leases (
         job_id, queue, tenant, caller, lease_owner, lease_token, attempt, started_at, lease_expires_at, dispatch,
-        prepaid, epoch
+        prepaid, weight, epoch
     )
     select
         c.job_id, p_queue, c.tenant, p_caller, p_owner, c.lease_token, c.attempt, p_now, c.lease_expires_at,
-        p_dispatch + c.turn, case when p_by_time then c.price end, c.epoch
+        p_dispatch + c.turn, case when p_by_time then c.price end,
+        case when p_by_time then c.weight end, c.epoch
     -- the picks are in turn, and so are the jobs
     from rows from (unnest(p_picks), unnest(v_claimed)) as c(
-        turn, job_row, picked_tenant, picked_id, price, epoch, step,
+        turn, job_row, picked_tenant, picked_id, price, epoch, weight, step,
         job_id, queue, tenant, task, payload, priority, attempt, max_attempts, lease_token, lease_expires_at, run_at,
         created_at, traceparent
     );
@@ -5696,7 +5696,9 @@ begin
 end
 $fn$;
 comment on function fairq._catch_up(fairq.ticks, pg_snapshot, xid8, fairq.queues, timestamptz, integer, fairq.moved) is 'Brings the scheduler up to date. Internal.';
-revoke all on function fairq._catch_up(fairq.ticks, pg_snapshot, xid8, fairq.queues, timestamptz, integer, fairq.moved) from public;
+revoke all on function fairq._catch_up(
+    fairq.ticks, pg_snapshot, xid8, fairq.queues, timestamptz, integer, fairq.moved
+) from public;
 
 create or replace function fairq._averaged(p_tick fairq.ticks, p_endings fairq.ending[])
     returns fairq.ticks
@@ -6005,7 +6007,8 @@ begin
         p_queue, p_dispatch + min(p.turn),
         array_agg(
             row(
-                p.turn, p.job_row, p.tenant, p.job_id, case when p_by_time then p.price end, p.epoch, p.step
+                p.turn, p.job_row, p.tenant, p.job_id, case when p_by_time then p.price end, p.epoch,
+                case when p_by_time then p.weight end, p.step
             )::fairq.pick
             order by p.turn
         )
@@ -6039,7 +6042,7 @@ begin
         select j.ctid, j.state into v_pick.job_row, v_state from fairq.jobs as j where j.job_id = v_pick.job_id;
         if v_state is distinct from 'queued' then
             perform fairq._settle(
-                p_queue, row(v_pick.tenant, v_pick.epoch, 1, 0, 0, 0, 0, v_pick.step)::fairq.ending
+                p_queue, row(v_pick.tenant, v_pick.epoch, 1, 0, 0, 0, v_pick.step)::fairq.ending
             );
             continue;
         end if;
@@ -6150,7 +6153,7 @@ begin
     if v_picks is not null then
         v_moved.news := fairq._news_of(array(select p.job_id from unnest(v_picks) as p));
         v_moved.endings := array(
-            select row(p.tenant, p.epoch, 1, 0, 0, 0, 0, p.step)::fairq.ending from unnest(v_picks) as p
+            select row(p.tenant, p.epoch, 1, 0, 0, 0, p.step)::fairq.ending from unnest(v_picks) as p
         );
     end if;
     return v_moved;
@@ -6338,7 +6341,11 @@ begin
     );
     if v_lease.prepaid < v_prepaid then
         perform fairq._settle(
-            v_lease.queue, row(v_lease.tenant, v_lease.epoch, 0, 0, 0, v_prepaid - v_lease.prepaid, 0, 0)::fairq.ending
+            v_lease.queue,
+            row(
+                v_lease.tenant, v_lease.epoch, 0, 0, 0,
+                round((v_prepaid - v_lease.prepaid) * 2520 / v_lease.weight), 0
+            )::fairq.ending
         );
     end if;
     update fairq.leases as l
@@ -6478,16 +6485,16 @@ begin
         insert into fairq.settlements (queue, endings)
         select
             s.queue,
-            array_agg(row(s.tenant, s.epoch, s.ended, s.measured, s.elapsed, s.extra, s.refund, 0)::fairq.ending)
+            array_agg(row(s.tenant, s.epoch, s.ended, s.measured, s.elapsed, s.extra, s.refund)::fairq.ending)
         from (
             select
                 h.queue, h.tenant, h.epoch, count(*) as ended, count(h.prepaid) as measured,
                 coalesce(sum(h.held) filter (where h.prepaid > 0), 0) as elapsed,
-                coalesce(sum(greatest(0, h.held - h.prepaid)), 0) as extra,
-                coalesce(sum(greatest(0, h.prepaid - h.held)), 0) as refund
+                coalesce(sum(round(greatest(0, h.held - h.prepaid) * 2520 / h.weight)::bigint), 0) as extra,
+                coalesce(sum(round(greatest(0, h.prepaid - h.held) * 2520 / h.weight)::bigint), 0) as refund
             from (
                 select
-                    e.queue, e.tenant, e.epoch, e.prepaid,
+                    e.queue, e.tenant, e.epoch, e.prepaid, e.weight,
                     greatest(1, round(extract(epoch from e.now_held - e.started_at) * 1000))::bigint as held
                 from ended as e
             ) as h
@@ -7690,8 +7697,8 @@ as $fn$
 -- price of the claim; the share it was entitled to is its weight's among all that had work.
 --
 -- Measured with 300,000 jobs of 2,000 tenants, never vacuumed: 70,000 pages for a hundred tenants, 8,000 for the ten
--- with most of the backlog, 1,000 for one; with 12,000 tenants, 12,000 for one: a page for each that may have been served in
--- the last minute.
+-- with most of the backlog, 1,000 for one; with 12,000 tenants, 12,000 for one: a page for each that may have been
+-- served in the last minute.
 -- Long:   one statement: the shares are of a whole that must be read with them.
 -- Index:  flows_key_idx for one tenant; flows_pick_idx, both ends, at most 10,000 entries of each; leases_expire_idx;
 --         jobs_claim_idx, at most 1,000 entries for a tenant beyond what runs. And 1,000 pages of jobs, see

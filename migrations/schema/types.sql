@@ -73,10 +73,9 @@ create type fairq.ending as (
     measured fairq.amount,
     elapsed  fairq.amount,
     extra    fairq.amount,
-    refund   fairq.amount,
-    returned fairq.amount
+    refund   fairq.amount
 );
-comment on type fairq.ending is 'Attempts of a tenant that ended, as in settlements. epoch: the flow''s lift epoch at their start. ended: how many; none when a lease was renewed. measured: how many of them tell how long such attempts take; elapsed: the milliseconds those took. extra: milliseconds used beyond what was prepaid; refund: prepaid and not used. returned: what picks that were ready and were put back had added to its virtual time. Internal.';
+comment on type fairq.ending is 'Attempts of a tenant that ended, as in settlements. epoch: the flow''s lift epoch at their start. ended: how many; none when a lease was renewed. measured: how many of them tell how long such attempts take; elapsed: the milliseconds those took. extra: what was used beyond what was prepaid; refund: prepaid and not used; both in virtual time, by the weight at the claim. Internal.';
 
 create type fairq.moved as (
     news    fairq.news[],
@@ -100,6 +99,7 @@ create type fairq.pick as (
     job_id  bigint,
     price   bigint,
     epoch   bigint,
+    weight  double precision,
     step    bigint
 );
 comment on type fairq.pick is 'A job chosen by the scheduler, in turn. price: what it is charged, before the weight. step: what that adds to the virtual time of its flow. Internal.';

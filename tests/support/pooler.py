@@ -1,7 +1,8 @@
 """
 pgbouncer in transaction mode, in front of one server: `with pooled(dsn) as dsn_through_it`.
 
-With `one_session=login` it has one session of that login, which goes from client to client.
+With `user=login` everybody is that login to the server; with `one_session=login` there is one session of that login,
+which goes from client to client.
 """
 
 from __future__ import annotations
@@ -48,14 +49,15 @@ default_pool_size = 1
 
 
 @contextmanager
-def pooled(dsn: str, *, one_session: str | None = None) -> Iterator[str]:
+def pooled(dsn: str, *, user: str | None = None, one_session: str | None = None) -> Iterator[str]:
     """The same database by way of a pooler."""
     program = _program()
     parts = conninfo_to_dict(dsn)
     folder = temporary_folder()
     try:
         # the pooler cannot ask who it is: everybody comes as the superuser, or as the one login
-        names = {"host": parts["host"], "port": parts.get("port", 5432), "user": one_session or parts["user"]}
+        login = one_session or user or parts["user"]
+        names = {"host": parts["host"], "port": parts.get("port", 5432), "user": login}
         settings = SETTINGS.format(folder=folder, **names) + (ONE_SESSION if one_session else ROUND_ROBIN)
         (folder / "pgbouncer.ini").write_text(settings)
         libraries = next(program.parents[1].glob("lib/*-linux-gnu"))
