@@ -12,6 +12,7 @@ from psycopg.conninfo import make_conninfo
 
 import fairq_schema
 from fairq_schema import cli
+from fairq_schema._statements import statements
 from tests.support import storm, wait_until
 
 if TYPE_CHECKING:
@@ -234,10 +235,12 @@ def test_an_index_that_was_not_finished(db: Database) -> None:
     assert findings(db) == []
 
 
-@pytest.mark.once
 def test_a_notification_queue_that_fills(start_server: Callable[..., LocalServer]) -> None:
     """A listener that stays in its transaction: seen from a quarter on, worse from three."""
-    server = start_server(max_notify_queue_pages="64")
+    server = start_server()
+    small = server.major >= 17
+    if small:
+        server = start_server(max_notify_queue_pages="64")
     with server.databases.clone() as db:
         listener = db.session(autocommit=False)
         listener.execute("listen deaf")
@@ -245,12 +248,17 @@ def test_a_notification_queue_that_fills(start_server: Callable[..., LocalServer
         listener.value("select 1")
         user = db.login("fairq_operator", "pg_monitor")
 
-        def fill_until(severity: str) -> None:
-            while ("O4", severity) not in codes(findings(db, user=user)):
-                db.execute("select pg_notify('deaf', repeat('x', 7000) || n) from generate_series(1, 4) as n")
+        def is_told(severity: str) -> bool:
+            if small:
+                return ("O4", severity) in codes(findings(db, user=user))
+            # the queue has 8 GB: the same question, with bounds that can be reached
+            (query,) = (text for name, text in statements("doctor_operation.sql", "fairq").items() if "O4" in name)
+            return severity in {row.severity for row in db.rows(query.replace("0.", "0.0000"))}
 
-        fill_until("warning")
-        fill_until("error")
+        for severity in ("warning", "error"):
+            assert not is_told(severity)
+            while not is_told(severity):
+                db.execute("select pg_notify('deaf', repeat('x', 7000) || n) from generate_series(1, 4) as n")
         listener.conn.rollback()
 
 
