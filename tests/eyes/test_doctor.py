@@ -67,8 +67,10 @@ def test_a_storm_is_clean(db: Database) -> None:
     def work(worker: Worker) -> list[int]:
         worker.given_jobs(worker.random.choice("abc"), 5)
         jobs = worker.claim(4)
-        worker.complete_all(jobs[:2])
-        worker.release_all(jobs[2:3])
+        for job in jobs[:2]:
+            worker.complete(job)
+        for job in jobs[2:3]:
+            worker.release(job)
         return [job.job_id for job in jobs]
 
     def watch(_: Worker) -> list[int]:
