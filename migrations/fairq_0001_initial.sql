@@ -2151,7 +2151,7 @@ begin
     if (select count(*) from pg_inherits as i where i.inhparent = 'fairq.finished_jobs'::regclass) <> 4
        or (select count(*) from pg_inherits as i where i.inhparent = 'fairq.job_log'::regclass) <> 4 then
         -- its rows go to partition 0: nothing is lost, and nothing is emptied
-        return next row('partitions', 0, true, 'a partition is missing: see fairq check')::fairq.upkeep;
+        return query select 'partitions', 0::bigint, true, 'a partition is missing: see fairq check';
         return;
     end if;
     foreach v_other in array array[(v_slot + 1) % 4, (v_slot + 2) % 4, (v_slot + 3) % 4] loop
@@ -2174,8 +2174,8 @@ begin
         v_done := 1;
     end if;
     v_why := array_remove(v_why, null);
-    return next row('partitions', v_done, v_why <> '{}', nullif(array_to_string(v_why, '; '), ''))::fairq.upkeep;
-    return next fairq._slice('log', v_log, p_limit);
+    return query select 'partitions', v_done::bigint, v_why <> '{}', nullif(array_to_string(v_why, '; '), '');
+    return query select u.* from fairq._slice('log', v_log, p_limit) as u;
 end
 $fn$;
 comment on function fairq._maintain_ring(interval, integer, timestamptz) is 'Empties partitions and turns the ring. Internal.';
@@ -2216,15 +2216,15 @@ begin
     end if;
     perform from fairq.queues as q where q.queue = '*' for update skip locked;
     if not found then
-        return next row('maintain', 0, false, 'another one is at work')::fairq.upkeep;
+        return query select 'maintain', 0::bigint, false, 'another one is at work';
         return;
     end if;
 
     v_longest := (select max(greatest(q.retention, q.retention_failed)) from fairq.queues as q);
-    return next fairq._maintain_ended(v_longest, p_limit, v_now);
+    return query select u.* from fairq._maintain_ended(v_longest, p_limit, v_now) as u;
     return query select r.* from fairq._maintain_ring(v_longest, p_limit, v_now) as r;
-    return next fairq._slice('keys', fairq._prune_keys(p_limit, v_now), p_limit);
-    return next row('flows', fairq._prune_flows(p_limit, v_now), false, null)::fairq.upkeep;
+    return query select u.* from fairq._slice('keys', fairq._prune_keys(p_limit, v_now), p_limit) as u;
+    return query select 'flows', fairq._prune_flows(p_limit, v_now)::bigint, false, null;
     return query
     select
         'scheduler', coalesce(sum(r.done), 0)::bigint, coalesce(bool_or(r.lags), false),
@@ -2267,12 +2267,12 @@ begin
     delete from fairq.jobs as j
     where j.job_id = any (v_ids) and not exists (select from fairq.leases as l where l.job_id = j.job_id);
     get diagnostics v_done = row_count;
-    return next row(
-        'jobs', v_done, exists (
+    return query
+    select
+        'jobs', v_done::bigint, exists (
             select from fairq.jobs as j
             where j.tenant = p_tenant and not exists (select from fairq.leases as l where l.job_id = j.job_id)
-        ), null
-    )::fairq.upkeep;
+        ), null;
 
     v_ids := array(
         select l.job_id from fairq.leases as l
@@ -2281,21 +2281,21 @@ begin
         for update skip locked
     );
     update fairq.leases as l set cancel_requested_at = clock_timestamp() where l.job_id = any (v_ids);
-    return next row(
-        'leases', 0, exists (select from fairq.leases as l where l.tenant = p_tenant), (
+    return query
+    select
+        'leases', 0::bigint, exists (select from fairq.leases as l where l.tenant = p_tenant), (
             select format('%s jobs run, and have been asked to stop', count(*))
             from fairq.leases as l where l.tenant = p_tenant having count(*) > 0
-        )
-    )::fairq.upkeep;
+        );
 
     v_ids := array(
         select f.job_id from fairq.finished_jobs as f where f.tenant = p_tenant limit p_limit for update skip locked
     );
     delete from fairq.finished_jobs as f where f.job_id = any (v_ids);
-    return next row(
-        'finished_jobs', cardinality(v_ids),
-        exists (select from fairq.finished_jobs as f where f.tenant = p_tenant), null
-    )::fairq.upkeep;
+    return query
+    select
+        'finished_jobs', cardinality(v_ids)::bigint,
+        exists (select from fairq.finished_jobs as f where f.tenant = p_tenant), null;
 
     v_ids := array(
         select g.log_id from fairq.job_log as g
@@ -2305,9 +2305,9 @@ begin
         limit p_limit
     );
     delete from fairq.job_log as g where g.log_id = any (v_ids);
-    return next row(
-        'job_log', cardinality(v_ids), exists (select from fairq.job_log as g where g.tenant = p_tenant), null
-    )::fairq.upkeep;
+    return query
+    select
+        'job_log', cardinality(v_ids)::bigint, exists (select from fairq.job_log as g where g.tenant = p_tenant), null;
 end
 $fn$;
 comment on function fairq._erase_jobs(text, integer) is 'Erases the jobs of a tenant. Internal.';
@@ -2395,22 +2395,22 @@ begin
 
     for v_step in select e.* from fairq._erase_jobs(p_tenant, p_limit) as e loop
         v_left := v_left or v_step.lags;
-        return next v_step;
+        return query select v_step.*;
     end loop;
 
     delete from fairq.job_keys as k where (k.tenant, k.operation_key) in (
         select o.tenant, o.operation_key from fairq.job_keys as o where o.tenant = p_tenant limit p_limit
     );
     get diagnostics v_keys = row_count;
-    return next row(
-        'job_keys', v_keys, exists (select from fairq.job_keys as k where k.tenant = p_tenant), null
-    )::fairq.upkeep;
+    return query
+    select
+        'job_keys', v_keys::bigint, exists (select from fairq.job_keys as k where k.tenant = p_tenant), null;
     delete from fairq.access_grants as a where a.tenant = p_tenant;
     get diagnostics v_keys = row_count;
-    return next row('access_grants', v_keys, false, null)::fairq.upkeep;
+    return query select 'access_grants', v_keys::bigint, false, null;
 
     if v_left then
-        return next row('flows', 0, true, 'when its jobs are gone')::fairq.upkeep;
+        return query select 'flows', 0::bigint, true, 'when its jobs are gone';
         return;
     end if;
     for v_queue in
@@ -2436,9 +2436,10 @@ begin
             v_busy := v_busy || v_queue;
         end if;
     end loop;
-    return next row(
-        'flows', v_done, v_busy <> '{}', case when v_busy <> '{}' then 'in use: ' || array_to_string(v_busy, ', ') end
-    )::fairq.upkeep;
+    return query
+    select
+        'flows', v_done::bigint, v_busy <> '{}',
+        case when v_busy <> '{}' then 'in use: ' || array_to_string(v_busy, ', ') end;
 end
 $fn$;
 comment on function fairq.erase_tenant(text, integer) is 'Erases everything of one tenant, a slice of at most p_limit rows of each table at a time; what runs is asked to stop first. A row for each table: how many went, and whether some are left. Call it until none lags; enqueue nothing for the tenant meanwhile.';
@@ -8302,9 +8303,9 @@ begin
             v_fixed := fairq._correct(v_queue, p_limit);
         end if;
         continue when v_wrong = 0;
-        return next row(
-            v_queue, v_fixed, v_fixed < v_wrong, format('%s counts of the scheduler were wrong', v_wrong)
-        )::fairq.upkeep;
+        return query
+        select
+            v_queue, v_fixed::bigint, v_fixed < v_wrong, format('%s counts of the scheduler were wrong', v_wrong);
     end loop;
 end
 $fn$;

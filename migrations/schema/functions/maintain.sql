@@ -274,7 +274,7 @@ begin
     if (select count(*) from pg_inherits as i where i.inhparent = 'fairq.finished_jobs'::regclass) <> 4
        or (select count(*) from pg_inherits as i where i.inhparent = 'fairq.job_log'::regclass) <> 4 then
         -- its rows go to partition 0: nothing is lost, and nothing is emptied
-        return next row('partitions', 0, true, 'a partition is missing: see fairq check')::fairq.upkeep;
+        return query select 'partitions', 0::bigint, true, 'a partition is missing: see fairq check';
         return;
     end if;
     foreach v_other in array array[(v_slot + 1) % 4, (v_slot + 2) % 4, (v_slot + 3) % 4] loop
@@ -297,8 +297,8 @@ begin
         v_done := 1;
     end if;
     v_why := array_remove(v_why, null);
-    return next row('partitions', v_done, v_why <> '{}', nullif(array_to_string(v_why, '; '), ''))::fairq.upkeep;
-    return next fairq._slice('log', v_log, p_limit);
+    return query select 'partitions', v_done::bigint, v_why <> '{}', nullif(array_to_string(v_why, '; '), '');
+    return query select u.* from fairq._slice('log', v_log, p_limit) as u;
 end
 $fn$;
 comment on function fairq._maintain_ring(interval, integer, timestamptz) is 'Empties partitions and turns the ring. Internal.';
@@ -339,15 +339,15 @@ begin
     end if;
     perform from fairq.queues as q where q.queue = '*' for update skip locked;
     if not found then
-        return next row('maintain', 0, false, 'another one is at work')::fairq.upkeep;
+        return query select 'maintain', 0::bigint, false, 'another one is at work';
         return;
     end if;
 
     v_longest := (select max(greatest(q.retention, q.retention_failed)) from fairq.queues as q);
-    return next fairq._maintain_ended(v_longest, p_limit, v_now);
+    return query select u.* from fairq._maintain_ended(v_longest, p_limit, v_now) as u;
     return query select r.* from fairq._maintain_ring(v_longest, p_limit, v_now) as r;
-    return next fairq._slice('keys', fairq._prune_keys(p_limit, v_now), p_limit);
-    return next row('flows', fairq._prune_flows(p_limit, v_now), false, null)::fairq.upkeep;
+    return query select u.* from fairq._slice('keys', fairq._prune_keys(p_limit, v_now), p_limit) as u;
+    return query select 'flows', fairq._prune_flows(p_limit, v_now)::bigint, false, null;
     return query
     select
         'scheduler', coalesce(sum(r.done), 0)::bigint, coalesce(bool_or(r.lags), false),
