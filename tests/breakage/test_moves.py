@@ -74,7 +74,7 @@ def test_a_restored_database_goes_on(start_server: Callable[..., LocalServer], t
 def test_a_database_restored_on_a_copy_of_its_cluster_goes_on(
     start_server: Callable[..., LocalServer], tmp_path: Path
 ) -> None:
-    """A cluster copied from the old one has its identifier, and transaction ids of its own since: it is noticed, too."""
+    """A cluster copied from the old one has its identifier, and ids of its own since: it is noticed, too."""
     old = start_server()
     with old.databases.clone() as db:
         new = standby_of(start_server, old)
