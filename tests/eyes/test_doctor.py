@@ -60,8 +60,10 @@ def test_a_healthy_server_is_clean(start_server: Callable[..., LocalServer]) -> 
         assert cli.main(["doctor", "--only", "operation", "--dsn", dsn]) == 0
 
 
-def test_a_storm_is_clean(db: Database) -> None:
-    """In the midst of claims and completions the scheduler's counts are found right, each time."""
+@pytest.mark.parametrize("read_ahead", [0, 20])
+def test_a_storm_is_clean(db: Database, read_ahead: int) -> None:
+    """In the midst of claims and completions the scheduler's counts are found right, each time; also picked ahead."""
+    db.set_queue(read_ahead=read_ahead)
     user = db.login("fairq_operator", "pg_monitor")
 
     def work(worker: Worker) -> list[int]:
