@@ -170,6 +170,12 @@ class Crowd:
         return worker.random.choice(self.held[-30:]) if self.held else None
 
 
+def purge(w: Worker) -> None:
+    """Purge a few jobs. One that is claimed just as it is locked: nothing is purged, and it may be tried again."""
+    with contextlib.suppress(psycopg.errors.SerializationFailure):
+        w.call("purge_tenant", p_queue="default", p_tenant="a", p_limit=3)
+
+
 def everything(crowd: Crowd) -> Callable[[Worker], int]:
     """One turn of a worker that may do anything."""
     short, long = timedelta(milliseconds=30), timedelta(seconds=30)
@@ -202,11 +208,6 @@ def everything(crowd: Crowd) -> Callable[[Worker], int]:
         batch.append({"tenant": "a", "task": "work", "delay": "0.02 seconds"})
         w.random.shuffle(batch)
         crowd.enqueued.extend(row.job_id for row in w.enqueue_jobs(batch) if row.outcome == "created")
-
-    def purge(w: Worker) -> None:
-        # a job that is claimed just as it is locked: nothing is purged, and it may try again
-        with contextlib.suppress(psycopg.errors.SerializationFailure):
-            w.call("purge_tenant", p_queue="default", p_tenant="a", p_limit=3)
 
     def any_id(w: Worker) -> int:
         return int(w.random.choice(crowd.enqueued))
