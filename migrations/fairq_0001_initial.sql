@@ -1967,8 +1967,8 @@ create or replace function fairq._is_over(p_slot integer, p_now timestamptz)
     language plpgsql
     set search_path = pg_catalog, pg_temp
 as $fn$
--- Whether no job of the partition is within the retention of its queue and state; so it is when there is none. Volatile:
--- it is asked again under the lock, and must see then what was committed last.
+-- Whether no job of the partition is within the retention of its queue and state; so it is when there is none.
+-- Volatile: it is asked again under the lock, and must see then what was committed last.
 --
 -- Index:  finished_jobs_prune_idx and finished_jobs_failed_idx, from one queue to the next.
 begin
@@ -2105,7 +2105,7 @@ create or replace function fairq._maintain_ended(p_longest interval, p_limit int
     language plpgsql
     set search_path = pg_catalog, pg_temp
 as $fn$
--- Ended jobs that are not left to their partition: whose retention is not the longest, and those that are twice past it.
+-- Ended jobs that are not left to their partition: whose retention is not the longest, and those twice past it.
 declare
     v_queue  text;
     v_good   interval;
@@ -2134,8 +2134,8 @@ create or replace function fairq._maintain_ring(p_longest interval, p_limit inte
 as $fn$
 -- Empties partitions whose time is over, and turns the ring when it is time and the next partition is empty.
 --
--- A job that ends meanwhile may still be written to the partition before: it is emptied one and a half retentions later,
--- and only if that job is past its time, too.
+-- A job that ends meanwhile may still be written to the partition before: it is emptied a retention later at the
+-- earliest, and only if that job is past its time, too.
 declare
     v_since  bigint := pg_sequence_last_value('fairq.slot_seq'::regclass) / 4;
     v_slot   integer := coalesce(pg_sequence_last_value('fairq.slot_seq'::regclass) % 4, 0);
@@ -2226,7 +2226,9 @@ begin
     return next fairq._slice('keys', fairq._prune_keys(p_limit, v_now), p_limit);
     return next row('flows', fairq._prune_flows(p_limit, v_now), false, null)::fairq.upkeep;
     return query
-    select 'scheduler', coalesce(sum(r.done), 0)::bigint, count(*) > 0, string_agg(r.task || ': ' || r.why, '; ')
+    select
+        'scheduler', coalesce(sum(r.done), 0)::bigint, coalesce(bool_or(r.lags), false),
+        string_agg(r.task || ': ' || r.why, '; ')
     from fairq.reconcile(null, p_limit) as r;
 end
 $fn$;
@@ -5105,7 +5107,8 @@ begin
     ), head as materialized (
         select
             f.row_id, f.is_touched, f.tenant, f.charge, f.served, f.flow, f.room, f.depth, f.step, f.paid, h.job_row,
-            h.job_id, h.nth, f.vtime + (h.nth - 1) * f.step as tag, h.next_priority, h.next_run_at, h.next_job_id, h.cost
+            h.job_id, h.nth, f.vtime + (h.nth - 1) * f.step as tag, h.next_priority, h.next_run_at, h.next_job_id,
+            h.cost
         from flow as f
         left join lateral (
             select
@@ -5325,7 +5328,8 @@ begin
         row(
             j.job_id, p_queue, j.tenant, j.task,
             -- a great one is fetched when it is sent: a thousand of them do not fit into one array
-            case when pg_column_size(j.payload) < 2000 or cardinality(p_picks) = 1 then j.payload end, j.priority, j.attempts + 1, j.max_attempts,
+            case when pg_column_size(j.payload) < 2000 or cardinality(p_picks) = 1 then j.payload end, j.priority,
+            j.attempts + 1, j.max_attempts,
             gen_random_uuid(), p_now + p_lease, j.run_at, j.created_at, j.traceparent
         )::fairq.claimed_job order by p.turn
     )
@@ -5690,7 +5694,9 @@ begin
 end
 $fn$;
 comment on function fairq._catch_up(fairq.ticks, pg_snapshot, xid8, fairq.queues, timestamptz, integer, fairq.moved) is 'Brings the scheduler up to date. Internal.';
-revoke all on function fairq._catch_up(fairq.ticks, pg_snapshot, xid8, fairq.queues, timestamptz, integer, fairq.moved) from public;
+revoke all on function fairq._catch_up(
+    fairq.ticks, pg_snapshot, xid8, fairq.queues, timestamptz, integer, fairq.moved
+) from public;
 
 create or replace function fairq._averaged(p_tick fairq.ticks, p_endings fairq.ending[])
     returns fairq.ticks
@@ -7689,8 +7695,8 @@ as $fn$
 -- price of the claim; the share it was entitled to is its weight's among all that had work.
 --
 -- Measured with 300,000 jobs of 2,000 tenants, never vacuumed: 70,000 pages for a hundred tenants, 8,000 for the ten
--- with most of the backlog, 1,000 for one; with 12,000 tenants, 12,000 for one: a page for each that may have been served in
--- the last minute.
+-- with most of the backlog, 1,000 for one; with 12,000 tenants, 12,000 for one: a page for each that may have been
+-- served in the last minute.
 -- Long:   one statement: the shares are of a whole that must be read with them.
 -- Index:  flows_key_idx for one tenant; flows_pick_idx, both ends, at most 10,000 entries of each; leases_expire_idx;
 --         jobs_claim_idx, at most 1,000 entries for a tenant beyond what runs. And 1,000 pages of jobs, see

@@ -86,18 +86,23 @@ class Client:
 
     def run(self) -> None:
         """Take turns until told to stop; the last one is finished."""
-        while not self._stop.is_set() or self._pending or self._held:
-            try:
-                if self._session is None:
-                    self._session = Session(psycopg.connect(self._dsn, autocommit=True))
-                self._turn(self._session)
-                if self._stay and self.turns % self._stay == 0:
-                    self._leave()
-            except AGAIN as error:
-                self.errors[error.sqlstate or "connection"] += 1
+        try:
+            while not self._stop.is_set() or self._pending or self._held:
+                self._try_a_turn()
+        finally:
+            self._leave()
+
+    def _try_a_turn(self) -> None:
+        try:
+            if self._session is None:
+                self._session = Session(psycopg.connect(self._dsn, autocommit=True))
+            self._turn(self._session)
+            if self._stay and self.turns % self._stay == 0:
                 self._leave()
-                threading.Event().wait(self._random.uniform(0.02, 0.2))
-        self._leave()
+        except AGAIN as error:
+            self.errors[error.sqlstate or "connection"] += 1
+            self._leave()
+            threading.Event().wait(self._random.uniform(0.02, 0.2))
 
     def _turn(self, session: Session) -> None:
         if not self._pending and not self._stop.is_set():
@@ -129,7 +134,8 @@ class Client:
                 mine = [job for job, outcome in outcomes.items() if outcome == "succeeded"]
                 session.execute("insert into public.effects select unnest(%s::bigint[]), %s", mine, self.name)
             # one that had succeeded before did so by the same call, of which the answer was lost
-            self.completed += [job for job, outcome in outcomes.items() if outcome.endswith("succeeded")]
+            done_now = [job for job, outcome in outcomes.items() if outcome.endswith("succeeded")]
+            self.completed += [job for job in done_now if job not in self.completed]
         if fate == 0:
             session.fail(jobs[0], error="again", retry_delay=timedelta(0))
         elif fate == 1:

@@ -86,8 +86,9 @@ def test_a_clock_that_jumps_ahead_ends_leases(db: Database, clock: Clock) -> Non
 
 def test_a_clock_that_is_set_back_keeps_leases(db: Database, clock: Clock) -> None:
     """
-    No job is handed out while its lease holds by the server's clock, what waits starts, and none is stuck for longer
-    than the step: neither a dead worker's job, nor a retry, nor a tenant without tokens.
+    No job is handed out while its lease holds by the server's clock, and what waits starts.
+
+    None is stuck for longer than the step: neither a dead worker's job, nor a retry, nor a tenant without tokens.
     """
     db.set_tenant("limited", rate=0.1)
     waiting, limited = db.given_jobs("a", 4), db.given_jobs("limited", 2)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.races.helpers import check, check_books, drain
+from tests.races.helpers import check, drain
 from tests.support import Edit, wait_until
 from tests.support.plans import buffers_of
 

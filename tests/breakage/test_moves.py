@@ -1,4 +1,4 @@
-"""The queue moves: by dump and restore, by logical replication, by pg_upgrade; transaction ids mean something else there."""
+"""The queue moves to where transaction ids mean something else: by dump, logical replication or pg_upgrade."""
 
 from __future__ import annotations
 
@@ -140,10 +140,7 @@ class Kept:
 
 
 def before_the_move(db: Database) -> Kept:
-    """
-    A queue in full use: running, read ahead, waiting, scheduled, settled and not, looked at and not; and
-    one never claimed.
-    """
+    """A queue in full use: running, read ahead, waiting, scheduled, looked at and not; and one never claimed."""
     db.set_tenant("capped", max_running=2)
     a, b, capped = db.given_jobs("a", 12), db.given_jobs("b", 6), db.given_jobs("capped", 4)
     virgin = db.given_jobs("a", 3, queue="virgin") + db.given_jobs("v", 2, queue="virgin")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
@@ -9,12 +10,14 @@ import psycopg
 import pytest
 
 from tests.races.helpers import check, check_books, drain, ids, look
-from tests.support import Edit, wait_until
+from tests.support import Database, Edit, wait_until
+
+from .page import block
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from tests.support import Database
+    from tests.support.servers import LocalServer
 
 SOON = timedelta(milliseconds=20)
 POISON = """
@@ -58,8 +61,9 @@ def test_what_cannot_be_promoted_stops_nobody(db: Database) -> None:
 @check
 def check_what_cannot_be_ended_stops_nobody(db: Database) -> None:
     """
-    An ended job has the id of one that runs (its sequence was set back): its worker cannot complete it, alone or among
-    others, and neither can the scheduler end it when its attempts are used up. The others run; it is kept for an hour.
+    An ended job has the id of one that runs, since the sequence was set back: the others run, it is kept for an hour.
+
+    Its worker cannot complete it, alone or among others, and neither can the scheduler end it, attempts used up.
     """
     (first,) = db.given_jobs("a", 1)
     drain(db)
@@ -110,3 +114,33 @@ def test_a_row_that_stops_others_is_noticed(
 ) -> None:
     """Without each part of it."""
     assert_killed(check_it, mutation)
+
+
+def lose_pages(server: LocalServer, file: str) -> None:
+    """What a bad disk may do: a file comes back as zeroes."""
+    server.halt()
+    path = server.data / file
+    path.write_bytes(bytes(path.stat().st_size))
+    server.start()
+
+
+def test_a_payload_that_cannot_be_read_can_be_taken_away(private_server: LocalServer) -> None:
+    """Every claim that would hand it out fails, and says why; after the remedy of docs/operations.md all goes on."""
+    with private_server.databases.clone() as db:
+        dsn, noise = db.dsn, "".join(map(chr, random.Random(1).choices(range(0x4E00, 0x9FFF), k=20000)))
+        jobs = db.given_jobs("a", 1, payload={"noise": noise}) + db.given_jobs("a", 2) + db.given_jobs("b", 1)
+        toast = "select pg_relation_filepath(reltoastrelid) from pg_class where oid = 'fairq.jobs'::regclass"
+        file = db.value(toast)
+        db.execute("checkpoint")
+        lose_pages(private_server, file)
+        with Database(dsn) as after:
+            assert ids(after.claim(1, tenant="b")) == jobs[3:]
+            with pytest.raises(psycopg.errors.DataCorrupted):
+                after.claim(10)
+            after.execute(block("sql", '"lost": true'))
+            claimed = after.claim(10)
+            assert ids(claimed) == jobs[:3]
+            assert claimed[0].payload == {"lost": True}
+            assert set(after.complete_all(claimed).values()) == {"succeeded"}
+            look(after)
+            check_books(after, jobs)

@@ -142,14 +142,6 @@ class Running:
         assert self.process.poll() is None, f"{self.owner} ended with {self.process.returncode}: {self.said()}"
         return True
 
-    def pause(self) -> None:
-        """SIGSTOP to all of it."""
-        os.killpg(self.process.pid, signal.SIGSTOP)
-
-    def go_on(self) -> None:
-        """SIGCONT."""
-        os.killpg(self.process.pid, signal.SIGCONT)
-
     def leave(self) -> None:
         """SIGTERM, and a good end."""
         self.process.send_signal(signal.SIGTERM)

@@ -93,8 +93,9 @@ class Bucket:
 @dataclass(slots=True)
 class Lease:
     """
-    A running attempt. What it prepaid is in milliseconds; None where time is not charged. It is settled by the weight
-    that its tenant had when it began.
+    A running attempt, settled by the weight its tenant had when it began.
+
+    What it prepaid is in milliseconds; None where time is not charged.
     """
 
     started: int

@@ -241,15 +241,7 @@ MUTANTS: list[tuple[Callable[[Database], None], Edit | Both]] = [
         ),
     ),
     (traces, Edit("_pick", "when p_by_cost then greatest(1, round(h.cost * 1000 * 2520", "when false then (0 * (2520")),
-    # settled by the new weight; after the lift
-    (
-        traces,
-        Edit(
-            "_apply",
-            "if v_new.ended is not null then",
-            "v_flow.weight := (fairq._wish(p_tick.queue, v_new.tenant)).weight; if v_new.ended is not null then",
-        ),
-    ),
+    # settled after the lift
     (
         traces,
         Edit(

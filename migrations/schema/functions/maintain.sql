@@ -90,8 +90,8 @@ create or replace function fairq._is_over(p_slot integer, p_now timestamptz)
     language plpgsql
     set search_path = pg_catalog, pg_temp
 as $fn$
--- Whether no job of the partition is within the retention of its queue and state; so it is when there is none. Volatile:
--- it is asked again under the lock, and must see then what was committed last.
+-- Whether no job of the partition is within the retention of its queue and state; so it is when there is none.
+-- Volatile: it is asked again under the lock, and must see then what was committed last.
 --
 -- Index:  finished_jobs_prune_idx and finished_jobs_failed_idx, from one queue to the next.
 begin
@@ -228,7 +228,7 @@ create or replace function fairq._maintain_ended(p_longest interval, p_limit int
     language plpgsql
     set search_path = pg_catalog, pg_temp
 as $fn$
--- Ended jobs that are not left to their partition: whose retention is not the longest, and those that are twice past it.
+-- Ended jobs that are not left to their partition: whose retention is not the longest, and those twice past it.
 declare
     v_queue  text;
     v_good   interval;
@@ -257,8 +257,8 @@ create or replace function fairq._maintain_ring(p_longest interval, p_limit inte
 as $fn$
 -- Empties partitions whose time is over, and turns the ring when it is time and the next partition is empty.
 --
--- A job that ends meanwhile may still be written to the partition before: it is emptied one and a half retentions later,
--- and only if that job is past its time, too.
+-- A job that ends meanwhile may still be written to the partition before: it is emptied a retention later at the
+-- earliest, and only if that job is past its time, too.
 declare
     v_since  bigint := pg_sequence_last_value('fairq.slot_seq'::regclass) / 4;
     v_slot   integer := coalesce(pg_sequence_last_value('fairq.slot_seq'::regclass) % 4, 0);
@@ -349,7 +349,9 @@ begin
     return next fairq._slice('keys', fairq._prune_keys(p_limit, v_now), p_limit);
     return next row('flows', fairq._prune_flows(p_limit, v_now), false, null)::fairq.upkeep;
     return query
-    select 'scheduler', coalesce(sum(r.done), 0)::bigint, count(*) > 0, string_agg(r.task || ': ' || r.why, '; ')
+    select
+        'scheduler', coalesce(sum(r.done), 0)::bigint, coalesce(bool_or(r.lags), false),
+        string_agg(r.task || ': ' || r.why, '; ')
     from fairq.reconcile(null, p_limit) as r;
 end
 $fn$;

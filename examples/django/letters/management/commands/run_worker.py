@@ -18,8 +18,7 @@ leaving = threading.Event()
 
 def call(query, *arguments):  # in autocommit, unless the caller is in a transaction
     with connection.cursor() as cursor:
-        cursor.execute(query, arguments)
-        return cursor.fetchall()
+        return cursor.execute(query, arguments).fetchall()
 
 
 def run(job, token, task, payload, lease):
