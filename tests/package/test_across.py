@@ -120,7 +120,7 @@ def check_calls_meanwhile(db: Database, helper: Session, text: str) -> None:
             migration.commit()
         for call, each in zip(meanwhile, begun, strict=True):
             assert each.result() == call.answer, call.statement
-        assert waiting > 0, "nobody met the files"
+        assert waiting > 0 or "lock table" not in text, "nobody met the file"
     finally:
         for session in sessions:
             session.close()
