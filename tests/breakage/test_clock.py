@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from tests.support import Database
     from tests.support.servers import LocalServer
 
+pytestmark = pytest.mark.once
+
 HOUR = timedelta(hours=1)
 MINUTE = timedelta(minutes=1)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import pytest
 from psycopg.conninfo import make_conninfo
 
 from .crew import Crew, account, prepare
@@ -12,6 +13,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from tests.support.servers import LocalServer
+
+pytestmark = pytest.mark.once
 
 TOO_MANY = "53300"
 

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
     from tests.support.servers import LocalServer
 
+pytestmark = pytest.mark.once
+
 SMALL_LOG = {"min_wal_size": "2MB", "max_wal_size": "4MB", "wal_recycle": "off"}
 
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 JOBS = int(os.environ.get("FAIRQ_BREAKAGE_JOBS", "6000"))
 FEW = 1200
 TENTHS = """
-    select width_bucket((details ->> 'delay_seconds')::float, 1, 2, 10) as tenth, count(*)
+    select least(width_bucket((details ->> 'delay_seconds')::float, 1, 2, 10), 10) as tenth, count(*)
     from fairq.job_log where queue = %s and event_type = 'retry_scheduled'
     group by 1 order by 1
 """

@@ -103,9 +103,9 @@ def test_a_late_commit_that_is_missed_is_noticed(assert_killed: Callable[..., No
 @check
 def check_a_worker_that_renews_for_ever_can_be_stopped(db: Database) -> None:
     """
-    A renewal reaches no further than the queue's longest lease, so a worker that dies is free of its job by then.
+    A renewal reaches no further than the queue's longest lease: by then a worker that dies has lost its job.
 
-    One that goes on is told to stop, and loses the job when its lease is over if it does not. Its tenant pays all along.
+    One that goes on is told to stop, and loses it when the lease is over if it does not. Its tenant pays all along.
     """
     db.set_queue(default_lease=timedelta(seconds=4), longest_lease=timedelta(seconds=4))
     (job,) = db.given_jobs("a", 1)

@@ -18,6 +18,7 @@ from tests.support.binaries import run_as
 from tests.support.servers import LocalServer
 
 from .page import block
+from .test_failover import promote, standby_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -68,6 +69,26 @@ def test_a_restored_database_goes_on(start_server: Callable[..., LocalServer], t
             burn_xids(db, 4000 if later else 1)
             assert (next_xid(db) > xid) == later
             after_the_move(db, kept)
+
+
+def test_a_database_restored_on_a_copy_of_its_cluster_goes_on(
+    start_server: Callable[..., LocalServer], tmp_path: Path
+) -> None:
+    """A cluster copied from the old one has its identifier, and ids of its own since: it is noticed, too."""
+    old = start_server()
+    with old.databases.clone() as db:
+        new = standby_of(start_server, old)
+        promote(new)
+        burn_xids(db, 4000)
+        kept = before_the_move(db)
+        file = tmp_path / "dump.sql"
+        dump(old, db, file)
+        xid = next_xid(db)
+    with new.databases.empty() as dsn:
+        restore(new, dsn, file)
+        with Database(dsn) as there:
+            assert next_xid(there) < xid
+            after_the_move(there, kept)
 
 
 def test_a_published_queue_goes_on_and_moves(start_server: Callable[..., LocalServer]) -> None:

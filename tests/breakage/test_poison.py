@@ -124,6 +124,7 @@ def lose_pages(server: LocalServer, file: str) -> None:
     server.start()
 
 
+@pytest.mark.once
 def test_a_payload_that_cannot_be_read_can_be_taken_away(private_server: LocalServer) -> None:
     """Every claim that would hand it out fails, and says why; after the remedy of docs/operations.md all goes on."""
     with private_server.databases.clone() as db:

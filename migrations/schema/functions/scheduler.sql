@@ -126,7 +126,8 @@ create or replace function fairq._last_tick(p_queue text, p_settings fairq.queue
     set search_path = pg_catalog, pg_temp
 as $fn$
 -- What the scheduler remembers of the queue. After a restart it makes sure that this is still the cluster it knew:
--- transaction ids of another one (a restored dump, a logical replica) mean nothing here.
+-- transaction ids of another one (a restored dump, a logical replica) mean nothing here. One that was copied from it
+-- has its identifier, and is told by a look that lies in the future.
 --
 -- Index:  ticks_pkey, newest first.
 declare
@@ -140,7 +141,8 @@ begin
     end if;
 
     select c.system_identifier into v_system from pg_control_system() as c;
-    if v_tick.system_identifier is distinct from v_system then
+    if v_tick.system_identifier is distinct from v_system
+       or pg_snapshot_xmax(v_tick.seen) > pg_snapshot_xmax(pg_current_snapshot()) then
         v_tick := fairq._rebuild(p_queue, v_tick, p_settings, p_now);
         v_tick.pick_floor := fairq._pick_floor(v_tick);
         v_tick.system_identifier := v_system;
