@@ -174,7 +174,7 @@ def test_another_result_is_noticed(databases: Databases, driver: str) -> None:
         with DRIVERS[driver](f"{db.dsn} user={user}") as client:
             run_all(helper, client)
             db.execute(OTHER_RESULT)
-            with pytest.raises(RefusedError, match="cached plan must not change result type") as refused:
+            with pytest.raises(RefusedError) as refused:
                 run_all(helper, client)
             assert refused.value.sqlstate == "0A000"
 
