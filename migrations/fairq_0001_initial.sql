@@ -5988,7 +5988,7 @@ begin
         v_got := '{}';
         if p_limit > 0 and v_picked.jobs is not null then
             v_got := fairq._lease(
-                p_queue, v_picked.jobs[:p_limit], v_dispatch, p_owner, p_caller, v_now, p_lease,
+                p_queue, v_picked.jobs[1 : p_limit], v_dispatch, p_owner, p_caller, v_now, p_lease,
                 v_settings.charge = 'time'
             );
             if v_got is null then
@@ -6180,7 +6180,7 @@ begin
         if cardinality(v_ready.jobs) > p_limit then
             insert into fairq.ready_picks (queue, dispatch, jobs)
             values (p_queue, v_base + v_ready.jobs[p_limit + 1].turn, v_ready.jobs[p_limit + 1:]);
-            v_ready.jobs := v_ready.jobs[:p_limit];
+            v_ready.jobs := v_ready.jobs[1 : p_limit];
         end if;
         v_got := fairq._lease(p_queue, v_ready.jobs, v_base, p_owner, p_caller, v_now, p_lease, true);
         if v_got is null then
