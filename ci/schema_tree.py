@@ -127,7 +127,9 @@ def successor(tree: Path, folder: Path, slug: str) -> tuple[str, str, str]:
     changed, previous = _changes_since(earlier, tree)
     header = _HEADER.format(depends=f" {earlier[-1].stem}", title=title)
     forward = f"{header}{_WHY}\n{_SETTINGS}\n{_sections(changed, stub=_CHANGES)}"
-    backward = f"-- {title}, the way back\n\n{_SETTINGS}\n{_sections(previous, stub=_CHANGES)}"
+    new = [piece.path for piece in changed if piece.path not in {old.path for old in previous}]
+    stub = _CHANGES + "".join(_NEW_FILE.format(path=path) for path in new)
+    backward = f"-- {title}, the way back\n\n{_SETTINGS}\n{_sections(previous, stub=stub)}"
     return f"fairq_{number:04}_{slug}", forward, backward
 
 
@@ -195,19 +197,20 @@ _CHANGES = """\
 -- TODO set local role fairq_owner; then lock table ... in access exclusive mode, all tables at once, so that nobody is
 -- met half-way; then, as ALTER statements, what changed in the files that are not functions
 """
-_UNKNOWN = "-- TODO: this file is new, drop what it makes\n"
+_NEW_FILE = "-- TODO drop what {path} makes, a file that the version before did not have\n"
 
 
 def _changes_since(earlier: list[Path], tree: Path) -> tuple[list[Piece], list[Piece]]:
     """
-    Return what changed since, and what it was before.
+    Return what changed since, and what it was before; of a file that is new there is nothing to go back to.
     """
     before = carried(earlier)
     changed = [piece for piece in pieces(tree) if _belongs(piece, before)]
     # the frame is that of today: the map stands in it in several pieces, each with the role of what comes next
     return changed, [
-        piece if piece.path in (*FRAME, _MAP) else Piece(piece.path, before.get(piece.path, _UNKNOWN))
+        piece if piece.path in (*FRAME, _MAP) else Piece(piece.path, before[piece.path])
         for piece in changed
+        if piece.path in (*FRAME, _MAP) or piece.path in before
     ]
 
 

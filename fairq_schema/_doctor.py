@@ -29,7 +29,7 @@ class Hazard:
     Something that weakens the isolation of tenants or workers, or hurts operation, and what to do about it.
     """
 
-    hazard: str  # H1 to H16, as in docs/security.md; O1 to O15, as in docs/observability.md
+    hazard: str  # H1 to H16, as in docs/security.md; O1 to O16, as in docs/observability.md
     severity: str  # error, warning, info
     subject: str
     what: str

@@ -121,6 +121,7 @@ def state_of(queue: Queue) -> tuple[str, str]:
         (waits and stopped, f"nobody claims, for {_span(queue.last_claim)}", "red"),
         (queue.expired and stopped, f"{_count(queue.expired)} leases are over, nobody claims", "red"),
         (waits and queue.tenants and not queue.eligible_tenants, "every tenant is held up", "yellow"),
+        (waits and queue.rate, f"flows, at most {queue.rate or 0:g} a second", "green"),
         (waits or queue.running, "flows", "green"),
         (True, "idle", "dim"),
     )

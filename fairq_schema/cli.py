@@ -129,6 +129,13 @@ def _doctor(dsn: str, schema: str, only: Literal["isolation", "operation"] | Non
     return 1 if any(each.severity == "error" for each in hazards) else 0
 
 
+def _maintain(dsn: str, schema: str, limit: int, seconds: float) -> int:
+    done = fairq_schema.maintain(dsn, schema, limit=limit, seconds=seconds)
+    for each in done:
+        print(f"{each.task}: {each.done}" + (f", lags: {each.why or 'something is left'}" if each.lags else ""))
+    return 1 if any(each.lags for each in done) else 0
+
+
 def _top(dsn: str, once: bool, as_json: bool, interval: float, **wanted: Any) -> int:  # noqa: ANN401, FBT001  by name only
     if as_json:
         print(json.dumps(look(dsn, Wanted(**wanted)).as_json()))
@@ -202,6 +209,8 @@ def _parser() -> argparse.ArgumentParser:
     doctor.add_argument("--only", choices=SUBJECTS, help="isolation, which any login sees, or operation, for operators")
     doctor.set_defaults(command=_doctor)
 
+    maintain = _add_maintain(commands)
+
     top = commands.add_parser("top", help="watch queues and tenants: who waits and why, who holds what; for operators")
     top.add_argument("--queue", help="one queue alone (default: all)")
     top.add_argument("--tenants", type=int, default=10, metavar="N", help="tenants shown of each queue (default: 10)")
@@ -216,7 +225,7 @@ def _parser() -> argparse.ArgumentParser:
     top.add_argument("--json", action="store_true", dest="as_json", help="look once, and print that as JSON")
     top.set_defaults(command=_top)
 
-    for command in (apply, status, rollback, check, adopt, doctor, top):
+    for command in (apply, status, rollback, check, adopt, doctor, maintain, top):
         command.add_argument("--dsn", default="", help="libpq connection string or URI (default: the PG* environment)")
         command.add_argument("--schema", default="fairq", help="where fairq lives (default: fairq)")
     for command in (apply, rollback, adopt):
@@ -245,6 +254,25 @@ def _parser() -> argparse.ArgumentParser:
     demo = commands.add_parser("demo", help="watch four tenants share one queue", add_help=False)
     demo.set_defaults(command=_demo)
     return parser
+
+
+def _add_maintain(commands: Any) -> argparse.ArgumentParser:  # noqa: ANN401  argparse hides the type
+    maintain: argparse.ArgumentParser = commands.add_parser(
+        "maintain",
+        help="do the upkeep: retention, partitions, keys, idle flows, the scheduler's counts",
+        description="Say what was done and what lags. Exit code 0: nothing lags, 1: something does.",
+    )
+    maintain.add_argument("--limit", type=int, default=10_000, help="rows of a slice for each task (default: 10000)")
+    maintain.add_argument(
+        "--for",
+        dest="seconds",
+        type=float,
+        default=60,
+        metavar="SECONDS",
+        help="begin no further slice after this time (default: 60)",
+    )
+    maintain.set_defaults(command=_maintain)
+    return maintain
 
 
 def _add_lock_wait(command: argparse.ArgumentParser) -> None:

@@ -203,7 +203,8 @@ where t.mean is not null
   and l.lease_expires_at - clock_timestamp() > greatest(interval '10 minutes', make_interval(secs => t.mean / 10))
 
 -- name: O8 counts of the scheduler
--- in one snapshot: what the scheduler believes to run is what runs and what has ended without its knowing yet
+-- in one snapshot: what the scheduler believes to run is what runs, what is picked for the next claims, and what has ended
+-- without its knowing yet
 select
     'error' as severity, format('queue %s', q.queue) as subject,
     format('the scheduler counts %s jobs that run, and there are %s: caps do not hold', t.running, n.running) as what,
@@ -217,7 +218,8 @@ cross join lateral (
         (select count(*) from (select from fairq.leases as l where l.queue = q.queue limit 100000) as c)
         + coalesce((
             select sum((e).ended) from fairq.settlements as s cross join unnest(s.endings) as e where s.queue = q.queue
-        ), 0) as running
+        ), 0)
+        + coalesce((select sum(cardinality(r.jobs)) from fairq.ready_picks as r where r.queue = q.queue), 0) as running
 ) as n
 where t.running <> n.running and n.running < 100000
 
@@ -232,7 +234,7 @@ select
 from pg_stat_user_tables as t
 join pg_class as c on c.oid = t.relid
 where c.relnamespace = 'fairq'::regnamespace
-  and c.relname in ('jobs', 'leases', 'flows', 'ticks', 'settlements', 'job_keys')
+  and c.relname in ('jobs', 'leases', 'flows', 'ticks', 'settlements', 'ready_picks', 'job_keys')
   and t.n_dead_tup > 10000 and t.n_dead_tup > 2 * t.n_live_tup
 
 -- name: O10 locks of queues
@@ -323,3 +325,42 @@ select
     'since when other sessions hold snapshots and locks, this login does not see (O1, O10)' as what,
     format('grant pg_monitor to %I;', session_user) as remedy
 where not pg_has_role('pg_read_all_stats', 'usage')
+
+-- name: O16 upkeep
+-- maintain() leaves a job that has ended to its partition, until twice its retention
+select
+    'warning' as severity, format('queue %s', q.queue) as subject,
+    format('jobs that ended at %s are still there; the retention is %s', date_trunc('second', o.finished_at), w.longest) as what,
+    'run fairq maintain every few minutes (cron, pg_cron or a worker), and see which task lags' as remedy
+from (select s.queue from fairq.schedulers as s) as q
+cross join lateral (
+    select greatest(r.retention, r.retention_failed) as longest from fairq.queues as r
+    where r.queue in (q.queue, '*') order by r.queue = '*' limit 1
+) as w
+cross join lateral (
+    select least(
+        (
+            select f.finished_at from fairq.finished_jobs as f
+            where f.queue = q.queue and f.state = 'succeeded' order by f.finished_at limit 1
+        ),
+        (
+            select f.finished_at from fairq.finished_jobs as f
+            where f.queue = q.queue and f.state <> 'succeeded' order by f.finished_at limit 1
+        )
+    ) as finished_at
+) as o
+where o.finished_at < clock_timestamp() - 2 * w.longest - interval '1 day'
+union all
+select
+    'warning', 'job_keys', format('keys that expired at %s are still there', date_trunc('second', k.expires_at)),
+    'run fairq maintain every few minutes (cron, pg_cron or a worker), and see which task lags'
+from (select j.expires_at from fairq.job_keys as j order by j.expires_at limit 1) as k
+where k.expires_at < clock_timestamp() - interval '1 day'
+union all
+select
+    'error', c.oid::regclass::text,
+    format('it has %s partitions of 4: what belongs into one that is missing goes to partition 0', n.partitions),
+    'fairq check says which; attach it again, with its constraints and rights'
+from pg_class as c
+cross join lateral (select count(*) as partitions from pg_inherits as i where i.inhparent = c.oid) as n
+where c.relnamespace = 'fairq'::regnamespace and c.relkind = 'p' and n.partitions <> 4

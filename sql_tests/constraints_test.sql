@@ -29,9 +29,9 @@ insert into good values
         "expire_floor": "-infinity", "token_floor": "-infinity", "found_empty": false, "charge": "time", "running": 0,
         "backlogged": 0, "milliweight": 0, "activations": 0, "ready_floor": 0}'),
     ('settlements', '{"queue": "q", "ended_xid": "3", "endings": [{"tenant": "t", "epoch": 0, "ended": 1, "measured": 1,
-        "elapsed": 0, "extra": 0, "refund": 0, "returned": 0}]}'),
+        "elapsed": 0, "extra": 0, "refund": 0}]}'),
     ('ready_picks', '{"queue": "q", "dispatch": 1, "jobs": [{"turn": 1, "job_row": "(0,1)", "tenant": "t", "job_id": -1,
-        "price": 1, "epoch": 0, "step": 1}]}'),
+        "price": 1, "epoch": 0, "weight": 1, "step": 1}]}'),
     ('access_grants', '{"role_name": "r", "verb": "claim", "queue": "q", "tenant": "t"}');
 
 -- stores a good row with some fields changed, and takes it back: the error it met, if any
@@ -93,7 +93,9 @@ insert into bad values
     ('jobs', 'names_not_empty', '{"tenant": ""}'),
     ('jobs', 'names_not_empty', '{"task": ""}'),
     ('leases', 'attempt_positive', '{"attempt": 0}'),
-    ('leases', 'prepaid_positive', '{"prepaid": 0}'),
+    ('leases', 'prepaid_positive', '{"prepaid": 0, "weight": 1}'),
+    ('leases', 'weighed_iff_prepaid', '{"prepaid": 1}'),
+    ('leases', 'weighed_iff_prepaid', '{"weight": 1}'),
     ('leases', 'ends_after_start', '{"lease_expires_at": "2024-01-01"}'),
     ('finished_jobs', 'state_known', '{"state": "running", "result": null}'),
     ('finished_jobs', 'started_iff_owned', '{"lease_owner": null}'),
@@ -172,7 +174,7 @@ select set_eq(
 select throws_ok(
     format(
         $$ insert into fairq.settlements (queue, endings)
-           values ('q', array[row('t', 0, %s)::fairq.ending]) $$, array_to_string(array_fill(0, array[5]) || -1, ', ')
+           values ('q', array[row('t', 0, %s)::fairq.ending]) $$, array_to_string(array_fill(0, array[4]) || -1, ', ')
     ), '23514', null, 'nothing that ended is less than nothing'
 );
 

@@ -19,6 +19,8 @@ set local role fairq_owner;
 \ir functions/append_only.sql
 \ir functions/operator_rows.sql
 \ir functions/prune.sql
+\ir functions/maintain.sql
+\ir functions/erase.sql
 
 -- owned by fairq_api: everything callers run, in the order of a job's life
 set local role fairq_api;
@@ -41,5 +43,6 @@ set local role fairq_api;
 \ir functions/retry.sql
 \ir functions/see.sql
 \ir functions/get_job.sql
+\ir functions/reconcile.sql
 
 \ir finish.sql

@@ -72,11 +72,13 @@ create table fairq.leases (
     cancel_requested_at timestamptz,
     dispatch            bigint      not null,
     prepaid             bigint,
+    weight              double precision,
     epoch               bigint      not null default 0,
     constraint leases_pkey primary key (job_id),
     constraint leases_attempt_positive check (attempt > 0),
     constraint leases_ends_after_start check (lease_expires_at > started_at),
-    constraint leases_prepaid_positive check (prepaid > 0)
+    constraint leases_prepaid_positive check (prepaid > 0),
+    constraint leases_weighed_iff_prepaid check ((weight is null) = (prepaid is null))
 ) with (
     autovacuum_vacuum_scale_factor = 0.02
 );
@@ -95,13 +97,15 @@ comment on column fairq.leases.started_at is 'When the attempt was handed out.';
 comment on column fairq.leases.lease_expires_at is 'From this moment the lease is dead for renew, complete and fail alike.';
 comment on column fairq.leases.cancel_requested_at is 'When the cancellation of the running job was asked for; renew tells the worker.';
 comment on column fairq.leases.prepaid is 'Milliseconds of worker time charged for the attempt so far; null where the queue does not charge by time.';
+comment on column fairq.leases.weight is 'Its tenant''s weight at the claim, by which it was charged and is settled; null where the queue does not charge by time.';
 comment on column fairq.leases.epoch is 'The flow''s lift epoch at the start: a refund of an earlier epoch is void.';
 comment on column fairq.leases.dispatch is 'Number in the order of dispatch, given under the queue''s lock; with gaps.';
 
 -- What has ended, and the log, lie in four partitions each, which are written in turns: one for a stretch of time, then
--- the next. When every row of the oldest is past its time it is emptied whole, and its turn comes again (see maintain()).
--- No partition is ever made or dropped, so none can be missing, all of them have their rights from the first day on, a
--- lookup by id is four probes whatever the retention, and emptying one locks no table that a worker writes.
+-- the next. When every row of the oldest is past its time it is emptied whole, and then its turn comes again; see
+-- functions/maintain.sql. No partition is ever made or dropped: so none can be missing, all have their fences from the
+-- first day on, a lookup by id is four probes whatever the retention, and what empties one locks nothing that workers
+-- write.
 
 create sequence fairq.slot_seq minvalue 0;
 comment on sequence fairq.slot_seq is 'The partition that is written: the value modulo 4. The value divided by 4 is since when, in seconds of the epoch. Null at first: partition 0.';
@@ -572,7 +576,6 @@ create type fairq.tenant_news as (
     elapsed   numeric,
     extra     numeric,
     refund    numeric,
-    returned  numeric,
     row_id    tid,
     flow      fairq.flows,
     wish      fairq.tenants

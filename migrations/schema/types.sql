@@ -73,10 +73,9 @@ create type fairq.ending as (
     measured fairq.amount,
     elapsed  fairq.amount,
     extra    fairq.amount,
-    refund   fairq.amount,
-    returned fairq.amount
+    refund   fairq.amount
 );
-comment on type fairq.ending is 'Attempts of a tenant that ended, as in settlements. epoch: the flow''s lift epoch at their start. ended: how many; none when a lease was renewed. measured: how many of them tell how long such attempts take; elapsed: the milliseconds those took. extra: milliseconds used beyond what was prepaid; refund: prepaid and not used. returned: what picks that were ready and were put back had added to its virtual time. Internal.';
+comment on type fairq.ending is 'Attempts of a tenant that ended, as in settlements. epoch: the flow''s lift epoch at their start. ended: how many; none when a lease was renewed. measured: how many of them tell how long such attempts take; elapsed: the milliseconds those took. extra: what was used beyond what was prepaid; refund: prepaid and not used; both in virtual time, by the weight at the claim. Internal.';
 
 create type fairq.moved as (
     news    fairq.news[],
@@ -100,6 +99,7 @@ create type fairq.pick as (
     job_id  bigint,
     price   bigint,
     epoch   bigint,
+    weight  double precision,
     step    bigint
 );
 comment on type fairq.pick is 'A job chosen by the scheduler, in turn. price: what it is charged, before the weight. step: what that adds to the virtual time of its flow. Internal.';
@@ -156,3 +156,19 @@ create type fairq.wait_reason as (
     picks    bigint
 );
 comment on type fairq.wait_reason is 'The answer of explain_wait(). reason: not_found, finished, running, lease_expired, not_due, queue_paused, queue_at_cap, queue_rate_limited, tenant_paused, tenant_at_cap, tenant_rate_limited, not_looked_at, in_line or ready (picked ahead, for the next claim to take). until: when this reason ends by itself. ahead: jobs of its own tenant before it. picks: jobs of all tenants before it, about.';
+
+create type fairq.upkeep as (
+    task text,
+    done bigint,
+    lags boolean,
+    why  text
+);
+comment on type fairq.upkeep is 'What a slice of upkeep did: the task, or table, or queue; how many; whether something is left that is due, and why.';
+
+create type fairq.right_count as (
+    tenant      text,
+    running     bigint,
+    backlogged  bigint,
+    milliweight bigint
+);
+comment on type fairq.right_count is 'What a count of the scheduler should be: of a tenant what runs; of *, the queue, the others too. Internal.';

@@ -24,7 +24,7 @@ select is(
     jsonb_build_object(
         'job_id', h.job_id, 'queue', 'default', 'tenant', 'a', 'caller', session_user, 'lease_owner', 'worker 1',
         'attempt', 1,
-        'lease_token', h.lease_token, 'cancel_requested_at', null, 'prepaid', 1000, 'epoch', 0
+        'lease_token', h.lease_token, 'cancel_requested_at', null, 'prepaid', 1000, 'weight', 1, 'epoch', 0
     ),
     'the lease says who holds the job, and under which token'
 )

@@ -44,7 +44,8 @@ ALLOWED = {
     "fairq_producer": {"enqueue_job", "enqueue_jobs", "cancel_job", "explain_wait", "get_job"},
     "fairq_tenant": {"enqueue_job", "enqueue_jobs", "cancel_job", "explain_wait", "get_job"},
     "fairq_operator": {
-        "release_expired_jobs", "promote_due_jobs", "cancel_job", "retry_job", "reschedule_job", "prune", "set_tenant",
+        "release_expired_jobs", "promote_due_jobs", "cancel_job", "retry_job", "reschedule_job", "prune", "maintain",
+        "reconcile", "erase_tenant", "set_tenant",
         "pause_tenant", "resume_tenant", "purge_tenant", "set_queue", "queue_stats", "tenant_stats", "explain_wait",
         "get_job", "dead_jobs",
     },
@@ -248,7 +249,8 @@ def row_security_is_forced_and_definers_are_pinned(db: Database) -> None:
         where p.pronamespace = 'fairq'::regnamespace
           and (p.proconfig is null or not p.proconfig @> '{"search_path=pg_catalog, pg_temp"}'
                or p.prosecdef and p.proowner::regrole::text
-                  <> case when p.proname = 'prune' then 'fairq_owner' else 'fairq_api' end)
+                  <> case when p.proname in ('prune', 'maintain', 'erase_tenant')
+                          then 'fairq_owner' else 'fairq_api' end)
     """
     assert db.rows(query) == []
 
@@ -683,6 +685,7 @@ def a_claim_that_is_rolled_back_never_was(db: Database) -> None:
 CHANGES = [
     "update fairq.job_log set attempt = 0", "delete from fairq.job_log", "truncate fairq.job_log",
     "truncate fairq.jobs, fairq.job_log cascade",
+    "update fairq.job_log_0 set attempt = 0", "delete from fairq.job_log_0", "truncate fairq.job_log_0",
 ]  # fmt: skip
 
 

@@ -323,9 +323,9 @@ SABOTAGES: dict[str, tuple[Mutation, str]] = {
     "a body that puts a statement together": (before_check_id("execute 'select 1';"), "H05"),
     # the log
     "rows of the log may be changed": (sql("alter table fairq.job_log disable trigger job_log_rows_stay"), "A01"),
-    "the log may be emptied": (sql("alter table fairq.job_log disable trigger job_log_table_stays"), "A01"),
+    "the log may be emptied": (sql("alter table fairq.job_log_0 disable trigger job_log_table_stays"), "A01"),
     "a replica may change the log": (sql("alter table fairq.job_log enable trigger job_log_rows_stay"), "A01"),
-    "a replica may empty the log": (sql("alter table fairq.job_log enable trigger job_log_table_stays"), "A01"),
+    "a replica may empty the log": (sql("alter table fairq.job_log_0 enable trigger job_log_table_stays"), "A01"),
     "rows of the log may be deleted while their job is there": (
         Edit("_refuse_log_change", "    if not exists", "    return old; if not exists"),
         "A01",

@@ -79,6 +79,7 @@ CASES = [
     Case("H3", "warning", "alter role {login} bypassrls"),
     Case("H4", "warning", "grant pg_read_all_data to {tenant}"),
     Case("H4", "warning", "grant pg_monitor to {login}"),
+    Case("H4", "info", "grant fairq_operator to {eve}; grant pg_monitor to {eve}"),
     Case("H7", "error", "grant create on schema fairq to public"),
     Case("H7", "warning", "grant create on schema public to public"),
     Case("H8", "error", "grant execute on function fairq.channel(text) to public"),

@@ -62,7 +62,7 @@ def anywhere(*servers: LocalServer, dbname: str, **options: Any) -> str:
 class Client:
     """One producer and worker; what it was told is in `enqueued`, `started` and `completed`."""
 
-    def __init__(self, dsn: str, number: int, stop: threading.Event, *, async_commit: bool) -> None:
+    def __init__(self, dsn: str, number: int, stop: threading.Event, *, async_commit: bool, turns: int | None) -> None:
         self.name = f"client-{number}"
         self.enqueued: dict[str, int] = {}
         self.tried: set[str] = set()
@@ -76,6 +76,8 @@ class Client:
         self._random = random.Random(number)
         self._stop = stop
         self._async_commit = async_commit
+        # how long a connection is kept
+        self._stay = turns
         self._session: Session | None = None
         self._jobs = 0
         # what was sent and not answered yet
@@ -84,16 +86,23 @@ class Client:
 
     def run(self) -> None:
         """Take turns until told to stop; the last one is finished."""
-        while not self._stop.is_set() or self._pending or self._held:
-            try:
-                if self._session is None:
-                    self._session = Session(psycopg.connect(self._dsn, autocommit=True))
-                self._turn(self._session)
-            except AGAIN as error:
-                self.errors[error.sqlstate or "connection"] += 1
+        try:
+            while not self._stop.is_set() or self._pending or self._held:
+                self._try_a_turn()
+        finally:
+            self._leave()
+
+    def _try_a_turn(self) -> None:
+        try:
+            if self._session is None:
+                self._session = Session(psycopg.connect(self._dsn, autocommit=True))
+            self._turn(self._session)
+            if self._stay and self.turns % self._stay == 0:
                 self._leave()
-                threading.Event().wait(0.02)
-        self._leave()
+        except AGAIN as error:
+            self.errors[error.sqlstate or "connection"] += 1
+            self._leave()
+            threading.Event().wait(self._random.uniform(0.02, 0.2))
 
     def _turn(self, session: Session) -> None:
         if not self._pending and not self._stop.is_set():
@@ -125,7 +134,8 @@ class Client:
                 mine = [job for job, outcome in outcomes.items() if outcome == "succeeded"]
                 session.execute("insert into public.effects select unnest(%s::bigint[]), %s", mine, self.name)
             # one that had succeeded before did so by the same call, of which the answer was lost
-            self.completed += [job for job, outcome in outcomes.items() if outcome.endswith("succeeded")]
+            done_now = [job for job, outcome in outcomes.items() if outcome.endswith("succeeded")]
+            self.completed += [job for job in done_now if job not in self.completed]
         if fate == 0:
             session.fail(jobs[0], error="again", retry_delay=timedelta(0))
         elif fate == 1:
@@ -144,11 +154,15 @@ class Client:
 
 
 class Crew:
-    """Some clients at work: `with Crew(dsn) as crew`. Leaving waits for them, and raises what one could not bear."""
+    """
+    Some clients at work: `with Crew(dsn) as crew`. Leaving waits for them, and raises what one could not bear.
 
-    def __init__(self, dsn: str, clients: int = 6, *, async_commit: bool = False) -> None:
+    With `turns` each keeps a connection for so many turns only.
+    """
+
+    def __init__(self, dsn: str, clients: int = 6, *, async_commit: bool = False, turns: int | None = None) -> None:
         self._stop = threading.Event()
-        self.clients = [Client(dsn, n, self._stop, async_commit=async_commit) for n in range(clients)]
+        self.clients = [Client(dsn, n, self._stop, async_commit=async_commit, turns=turns) for n in range(clients)]
         self._runs = [in_background(client.run) for client in self.clients]
 
     def __enter__(self) -> Self:
@@ -230,7 +244,8 @@ def is_one_gap(kept: list[bool]) -> bool:
     return sum(before and not after for before, after in pairwise([True, *kept])) <= 1
 
 
-def prepare(db: Database) -> None:
+def prepare(db: Database, read_ahead: int = 0) -> None:
     """A cap, and a table for the effects of jobs."""
+    db.set_queue(read_ahead=read_ahead)
     db.set_tenant("capped", max_running=CAP)
     db.execute(PREPARE)

@@ -15,12 +15,14 @@ if TYPE_CHECKING:
     from tests.support.servers import LocalServer
 
 
-@pytest.mark.parametrize("async_commit", [False, True], ids=["sync", "async"])
-def test_a_crash_loses_nothing(private_server: LocalServer, *, async_commit: bool) -> None:
+@pytest.mark.parametrize(
+    ("async_commit", "read_ahead"), [(False, 0), (True, 0), (True, 20)], ids=["sync", "async", "ahead"]
+)
+def test_a_crash_loses_nothing(private_server: LocalServer, read_ahead: int, *, async_commit: bool) -> None:
     """The server dies by SIGKILL in a storm, twice: what it had acknowledged is there, and the storm goes on."""
     with private_server.databases.clone() as db:
         dsn = db.dsn
-        prepare(db)
+        prepare(db, read_ahead)
         with Crew(dsn, async_commit=async_commit) as crew:
             for _ in range(2):
                 crew.complete_more()

@@ -63,7 +63,7 @@ def test_a_storm_goes_on_at_the_promoted_standby(start_server: Callable[..., Loc
     """
     primary = start_server(durable=True)
     with primary.databases.keep() as db:
-        prepare(db)
+        prepare(db, read_ahead=0 if waits else 20)
         standby = standby_of(start_server, primary)
         if waits:
             wait_from_now_on(primary)

@@ -1,4 +1,4 @@
-"""The queue moves: by dump and restore, by logical replication, by pg_upgrade; transaction ids mean something else there."""
+"""The queue moves to where transaction ids mean something else: by dump, logical replication or pg_upgrade."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from tests.support.binaries import run_as
 from tests.support.servers import LocalServer
 
 from .page import block
+from .test_failover import promote, standby_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -68,6 +69,26 @@ def test_a_restored_database_goes_on(start_server: Callable[..., LocalServer], t
             burn_xids(db, 4000 if later else 1)
             assert (next_xid(db) > xid) == later
             after_the_move(db, kept)
+
+
+def test_a_database_restored_on_a_copy_of_its_cluster_goes_on(
+    start_server: Callable[..., LocalServer], tmp_path: Path
+) -> None:
+    """A cluster copied from the old one has its identifier, and ids of its own since: it is noticed, too."""
+    old = start_server()
+    with old.databases.clone() as db:
+        new = standby_of(start_server, old)
+        promote(new)
+        burn_xids(db, 4000)
+        kept = before_the_move(db)
+        file = tmp_path / "dump.sql"
+        dump(old, db, file)
+        xid = next_xid(db)
+    with new.databases.empty() as dsn:
+        restore(new, dsn, file)
+        with Database(dsn) as there:
+            assert next_xid(there) < xid
+            after_the_move(there, kept)
 
 
 def test_a_published_queue_goes_on_and_moves(start_server: Callable[..., LocalServer]) -> None:
@@ -140,15 +161,16 @@ class Kept:
 
 
 def before_the_move(db: Database) -> Kept:
-    """A queue in full use: running, waiting, scheduled, settled and not, looked at and not; and one never claimed."""
+    """A queue in full use: running, read ahead, waiting, scheduled, looked at and not; and one never claimed."""
     db.set_tenant("capped", max_running=2)
     a, b, capped = db.given_jobs("a", 12), db.given_jobs("b", 6), db.given_jobs("capped", 4)
     virgin = db.given_jobs("a", 3, queue="virgin") + db.given_jobs("v", 2, queue="virgin")
     done = db.claim(6, lease=timedelta(hours=1))
     look(db)
+    db.set_queue(read_ahead=8)
     held = db.claim(5, lease=timedelta(hours=1))
+    assert db.rows("select from fairq.ready_picks")
     scheduled = db.given_jobs("a", 2, delay=timedelta(hours=1))
-    look(db)
     # not seen by any look
     late = db.given_jobs("b", 2) + db.given_jobs("late", 1)
     db.complete_all(done[:4])

@@ -36,7 +36,7 @@ def test_the_reference_is_up_to_date(server: Server, tmp_path: Path) -> None:
     "line",
     [
         "| `p_limit` | a number from 1 to 1000 | `claim_jobs`, `dead_jobs`, `tenant_stats` |",
-        "| `p_limit` | a number from 1 to 100000 | `prune`, `purge_tenant` |",
+        "| `p_limit` | a number from 1 to 100000 | `prune`, `maintain`, `reconcile`, `erase_tenant`, `purge_tenant` |",
         "| `p_jobs` | an array of 1 to 10000 elements | `enqueue_jobs` |",
         "| `p_default_lease` | an interval from 1 millisecond to the queue's `longest_lease` | `set_queue` |",
         "| `p_owner` | a name of 1 to 200 bytes, not blank, not `*` or `@own` | `claim_jobs` |",

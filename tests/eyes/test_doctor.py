@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING
@@ -15,12 +13,9 @@ from psycopg.conninfo import make_conninfo
 import fairq_schema
 from fairq_schema import cli
 from tests.support import storm, wait_until
-from tests.support.binaries import run_as
-from tests.support.servers import temporary_folder
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from pathlib import Path
+    from collections.abc import Callable
 
     from fairq_schema import Hazard
     from tests.support import Database
@@ -97,7 +92,7 @@ def test_who_sees_less_is_told_so(db: Database) -> None:
     assert codes(findings(db, user=db.login("fairq_operator"))) == {("O15", "info")}
     notes = findings(db, user=db.login())
     assert codes(notes) == {("O15", "info")}
-    assert any("O5, O7, O8, O10, O12" in each.what and "fairq_operator" in each.remedy for each in notes)
+    assert any("O5, O7, O8, O10, O12, O16" in each.what and "fairq_operator" in each.remedy for each in notes)
 
 
 @dataclass(frozen=True)
@@ -129,6 +124,9 @@ CASES = [
         "O5", "error", "update fairq.leases set lease_expires_at = clock_timestamp() + interval '2 hours'", heals=False
     ),
     Case("O8", "error", "delete from fairq.leases", heals=False),
+    Case("O16", "warning", "update fairq.finished_jobs set finished_at = now() - interval '16 days'", heals=False),
+    Case("O16", "warning", "update fairq.job_keys set expires_at = now() - interval '2 days'", heals=False),
+    Case("O16", "error", "alter table fairq.finished_jobs detach partition fairq.finished_jobs_3", heals=False),
 ]
 
 
@@ -136,7 +134,9 @@ CASES = [
 def test_what_hurts_is_found(db: Database, case: Case) -> None:
     """And nothing else with it; where the remedy is a statement, it heals."""
     names = {"worker": db.login("fairq_worker"), "producer": db.login("fairq_producer"), "db": db.dbname}
+    db.enqueue("a", key="k")
     db.given_jobs("a", 3)
+    db.complete_all(db.claim(1))
     db.claim(1, lease=timedelta(minutes=1))
     assert findings(db) == []
     db.execute(case.statement.format(**names))
@@ -202,10 +202,10 @@ def test_what_outlives_sessions(start_server: Callable[..., LocalServer]) -> Non
 def test_a_standby_that_feeds_back(start_server: Callable[..., LocalServer]) -> None:
     """A long query there holds rows here."""
     server = start_server(durable=True, autovacuum="on", wal_level="replica")
+    feedback = {"hot_standby_feedback": "on", "wal_receiver_status_interval": "1s"}
     with (
         server.databases.clone() as db,
-        _standby(server) as standby,
-        psycopg.connect(make_conninfo(standby, dbname=db.dbname)) as reader,
+        psycopg.connect(start_server(copy_of=server, **feedback).dsn(db.dbname)) as reader,
     ):
         reader.execute("set transaction isolation level repeatable read")
         reader.execute("select count(*) from fairq.jobs")
@@ -218,44 +218,8 @@ def test_a_standby_that_feeds_back(start_server: Callable[..., LocalServer]) -> 
             return [each.what for each in found if each.subject.startswith("standby")]
 
         assert "a query on this standby" in wait_until(said, "the standby to feed back")[0]
-        on_standby = fairq_schema.doctor(make_conninfo(standby, dbname=db.dbname), only="operation")
+        on_standby = fairq_schema.doctor(reader.info.dsn, only="operation")
         assert ("O14", "info") in {(each.hazard, each.severity) for each in on_standby}
-
-
-@contextmanager
-def _standby(server: LocalServer) -> Iterator[str]:
-    folder = temporary_folder()
-    data: Path = folder / "standby"
-    copy = ["pg_basebackup", "-D", str(data), "-d", server.maintenance_dsn, "-R", "--checkpoint=fast", "--no-sync"]
-    subprocess.run([server.bin / copy[0], *copy[1:]], check=True, capture_output=True, **run_as())
-    settings = (
-        "hot_standby_feedback=on",
-        "wal_receiver_status_interval=1s",
-        "listen_addresses=",
-        "max_connections=200",
-    )
-    options = [word for setting in settings for word in ("-c", setting)]
-    process = subprocess.Popen(
-        [server.bin / "postgres", "-D", str(data), "-k", str(folder), *options],
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-        **run_as(),
-    )
-    dsn = make_conninfo(server.maintenance_dsn, host=str(folder))
-
-    def lets_in() -> bool:
-        try:
-            psycopg.connect(dsn).close()
-        except psycopg.OperationalError:
-            return False
-        return True
-
-    try:
-        wait_until(lets_in, "the standby to let somebody in", timeout=120)
-        yield dsn
-    finally:
-        process.terminate()
-        process.wait(60)
 
 
 def test_an_index_that_was_not_finished(db: Database) -> None:

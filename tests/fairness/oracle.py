@@ -93,14 +93,23 @@ class Bucket:
 @dataclass(slots=True)
 class Lease:
     """
-    A running attempt. What it prepaid is in milliseconds; None where time is not charged.
+    A running attempt, settled by the weight its tenant had when it began.
+
+    What it prepaid is in milliseconds; None where time is not charged.
     """
 
     started: int
     ends: int
     prepaid: int | None
     epoch: int
+    weight: float
     cancelled: bool = False
+
+    def units(self, ms: int) -> int:
+        """
+        What so much time is in virtual time; less than none is none.
+        """
+        return round(max(0, ms) * UNIT / self.weight)
 
 
 @dataclass(slots=True)
@@ -114,7 +123,7 @@ class News:
     ended: int = 0
     elapsed: list[int] = field(default_factory=list)
     extra: int = 0
-    refunds: list[tuple[int, int]] = field(default_factory=list)  # epoch, milliseconds
+    refunds: list[tuple[int, int]] = field(default_factory=list)  # epoch, virtual time
 
 
 @dataclass(eq=False, slots=True)
@@ -227,7 +236,7 @@ class Oracle:
         if lease.prepaid is not None:
             extra = milliseconds(self.now + span - lease.started) - lease.prepaid
             lease.prepaid += max(0, extra)
-            self._news_of(job).extra += max(0, extra)
+            self._news_of(job).extra += lease.units(extra)
 
     def complete(self, job: int) -> None:
         """
@@ -253,7 +262,7 @@ class Oracle:
             self.fail(job, delay=delay)
             return
         if lease.prepaid is not None:
-            self._news_of(job).refunds.append((lease.epoch, lease.prepaid))
+            self._news_of(job).refunds.append((lease.epoch, lease.units(lease.prepaid)))
         self._end(job, None)
         self._put_back(job)
 
@@ -409,9 +418,7 @@ class Oracle:
         """
         news = flow.news
         flow.running -= news.ended
-        refund = sum(ms for epoch, ms in news.refunds if epoch == flow.epoch)
-        if self.charge == "time":  # what was prepaid before the queue charged otherwise stays as it was
-            flow.vtime += round(news.extra * UNIT / flow.wish.weight) - round(refund * UNIT / flow.wish.weight)
+        flow.vtime += news.extra - sum(units for epoch, units in news.refunds if epoch == flow.epoch)
         flow.estimate = average(flow.estimate, news.elapsed) or flow.estimate
 
     def _unblock(self, flow: Flow) -> None:
@@ -463,7 +470,7 @@ class Oracle:
         job = heapq.heappop(flow.jobs)[-1]
         self.queued.remove(job)
         paid = min(flow.price, milliseconds(lease)) if self.charge == "time" else None
-        self.running[job] = Lease(self.now, self.now + lease, paid, flow.epoch)
+        self.running[job] = Lease(self.now, self.now + lease, paid, flow.epoch, flow.wish.weight)
         self.dispatches += 1
         flow.served = self.dispatches
         flow.running += 1
@@ -538,8 +545,8 @@ class Oracle:
         news.ended += 1
         if held is not None and lease.prepaid is not None:
             news.elapsed.append(held)
-            news.extra += max(0, held - lease.prepaid)
-            news.refunds.append((lease.epoch, max(0, lease.prepaid - held)))
+            news.extra += lease.units(held - lease.prepaid)
+            news.refunds.append((lease.epoch, lease.units(lease.prepaid - held)))
 
     def _has_job(self, flow: Flow) -> bool:
         while flow.jobs and flow.jobs[0][-1] not in self.queued:

@@ -441,6 +441,25 @@ def check_22_a_late_refund_is_void_beside_one_in_time(open_queue: OpenQueue) -> 
     assert queue.vtime("B") == before
 
 
+def check_22_a_change_of_weight_leaves_alone_what_runs(open_queue: OpenQueue) -> None:
+    """
+    Scenario 22, with a weight that changes meanwhile: an attempt is settled by the one it was charged by.
+    """
+    for renewed in (1, 1000):
+        queue = timed(open_queue, {"A": 4})
+        queue.enqueue("A", 2)
+        even, odd = queue.claim(2)
+        before = queue.vtime("A")
+        queue.set_tenant("A", 100)
+        for job in even, odd:
+            queue.renew(job, renewed * SECOND)
+        assert queue.vtime("A") == before + 2 * (renewed - 1) * JOB // 4
+        queue.wait(2 * SECOND)
+        for job in even, odd:
+            queue.complete(job)
+        assert queue.vtime("A") == before + 2 * JOB // 4
+
+
 def check_23_a_rate_stops_nobody_else(open_queue: OpenQueue) -> None:
     """
     Scenario 23: A limited to 2/s, B and C free, ten workers, half a second a job: 2, 9, 9 jobs per second.

@@ -183,8 +183,8 @@ MUTANTS: list[tuple[Callable[[Database], None], Edit | Both]] = [
         ),
     ),
     # charging: what is paid back, what is paid for, and what is learned, where many are completed at once
-    (traces, Edit("_complete", "coalesce(sum(greatest(0, h.prepaid - h.held)), 0)", "0")),
-    (traces, Edit("_complete", "coalesce(sum(greatest(0, h.held - h.prepaid)), 0)", "0")),
+    (traces, Edit("_complete", "greatest(0, h.prepaid - h.held)", "0")),
+    (traces, Edit("_complete", "greatest(0, h.held - h.prepaid)", "0")),
     (traces, Edit("_complete", "count(h.prepaid) as measured", "count(*) - count(*) as measured")),
     # the same, where one ends
     (traces, Edit("_ending", "greatest(0, p_lease.prepaid - v_held)", "0")),
@@ -197,6 +197,15 @@ MUTANTS: list[tuple[Callable[[Database], None], Edit | Both]] = [
         Edit("_fail", "fairq._ending(v_lease, 'held', v_now)", "fairq._ending(v_lease, 'nothing', v_now)"),
     ),
     (traces, Edit("_release", "else 'nothing' end", "else 'held' end")),
+    # charging: what runs is settled by a weight that it was not charged by
+    *(
+        (scenario("22_a_change_of_weight_leaves_alone_what_runs"), Edit(function, old, "* 2520", times=times))
+        for function, old, times in (
+            ("_ending", "* 2520 / p_lease.weight", 3),
+            ("_complete", "* 2520 / h.weight", 2),
+            ("_renew", "* 2520 / v_lease.weight", 1),
+        )
+    ),
     # charging: a renewal is free
     (
         scenario("22_an_over_estimate_is_corrected"),
@@ -232,15 +241,7 @@ MUTANTS: list[tuple[Callable[[Database], None], Edit | Both]] = [
         ),
     ),
     (traces, Edit("_pick", "when p_by_cost then greatest(1, round(h.cost * 1000 * 2520", "when false then (0 * (2520")),
-    # settled by the new weight; after the lift
-    (
-        traces,
-        Edit(
-            "_apply",
-            "if v_new.ended is not null then",
-            "v_flow.weight := (fairq._wish(p_tick.queue, v_new.tenant)).weight; if v_new.ended is not null then",
-        ),
-    ),
+    # settled after the lift
     (
         traces,
         Edit(

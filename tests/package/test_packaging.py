@@ -114,6 +114,8 @@ def test_every_form_carries_the_files(
     offline = ["--no-deps", "--no-build-isolation", "--no-index", "--quiet", "--disable-pip-version-check"]
     run(sys.executable, "-m", "pip", "--python", python, "install", *offline, what[form])
     assert files_seen_by(python) == expected
+    metrics = run(python.with_name("fairq"), "metrics", "--for", "postgres_exporter")
+    assert metrics == (CHECKOUT / "fairq_schema/metrics/postgres_exporter.yaml").read_text()
 
 
 def interpreters() -> dict[str, str]:

@@ -233,7 +233,29 @@ def test_what_is_not_done_is_not_frozen(
     assert run("new_migration", "--migrations", tree, "--dsn", empty_db).returncode == 2
     new_migration("more")
     refused = run("freeze", "--migrations", tree, "--dsn", empty_db)
-    assert (refused.returncode, refused.stdout) == (1, "something is left to do in fairq_0002_more.sql\n")
+    told = "something is left to do in fairq_0002_more.sql, fairq_0002_more.rollback.sql\n"
+    assert (refused.returncode, refused.stdout) == (1, told)
+
+
+def test_a_new_file_is_dropped_on_the_way_back(
+    tree: Path, empty_db: str, new_migration: New, release: Callable[[], None]
+) -> None:
+    """
+    What a new file makes the rollback has to drop, which is for a human to write; what was written stays.
+    """
+    new_migration()
+    release()
+    edit(tree / "schema/install.sql", "\\ir functions/claim.sql", "\\ir functions/claim.sql\n\\ir functions/see.sql")
+    (tree / "schema/functions/see.sql").write_text(TREE["functions/claim.sql"].replace("claim", "see"))
+    new_migration("one_may_see")
+    backward = tree / "fairq_0002_one_may_see.rollback.sql"
+    todo = re.findall("^-- TODO .*$", backward.read_text(), re.MULTILINE)
+    assert todo[-1] == "-- TODO drop what functions/see.sql makes, a file that the version before did not have"
+    written = re.sub(r"(?m)^-- TODO .*\n(?:-- .*\n)*", "drop function fairq.see();\n", backward.read_text())
+    backward.write_text(written)
+    new_migration()
+    assert backward.read_text() == written
+    assert check(tree, empty_db) == (0, "migrations and schema agree\n")
 
 
 def test_a_stale_catalog_is_found(tree: Path, empty_db: str, new_migration: New) -> None:

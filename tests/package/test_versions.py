@@ -4,6 +4,7 @@ From every version to the newest and back, with jobs in every state; ours, and o
 
 from __future__ import annotations
 
+import re
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
@@ -72,9 +73,9 @@ def test_the_plan_names_the_locks(databases: Databases, one_more: Path) -> None:
         (planned,) = fairq_schema.plan(dsn, migrations=one_more)
         assert fairq_schema.status(dsn, migrations=one_more).pending == (newest.id,)
     assert planned.id == newest.id
-    assert planned.lines() == [
-        f"AccessExclusiveLock on {table}: nobody reads or writes it meanwhile" for table in sorted(LOCKED)
-    ]
+    told = [line.split(" on ")[1].split(":")[0] for line in planned.lines() if line.startswith("AccessExclusiveLock")]
+    assert len(told) == len(planned.lines())
+    assert {re.sub(r"_\d$", "", table) for table in told} == set(LOCKED), "these tables, and their partitions"
 
 
 def test_a_variant_that_is_shipped_is_no_drift(databases: Databases, one_more: Path) -> None:

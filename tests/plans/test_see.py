@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.plans.backlog import fill
-from tests.support.plans import buffers_of, plans_inside, seq_scans
+from tests.support.plans import buffers_of, indexes, plans_inside, seq_scans
 
 if TYPE_CHECKING:
     from tests.support.database import Database
@@ -74,3 +74,28 @@ def test_a_look_reads_no_table_from_end_to_end(db: Database) -> None:
     # few rows each, and no hot path: what queues there are, how they are set, who may what
     small = {"schedulers", "queues", "access_grants"}
     assert [text for text, plan in heard if seq_scans(plan) - small] == []
+
+
+def test_the_dead_are_found_at_the_end_of_what_failed(db: Database) -> None:
+    """Beside any number that succeeded, and behind ten thousand that were cancelled."""
+    db.claim(1)
+    db.execute(
+        """insert into fairq.finished_jobs (
+            job_id, queue, tenant, task, payload, priority, state, attempts, max_attempts, run_at, cost, created_at,
+            started_at, finished_at, lease_owner, token_hash
+        )
+        select
+            -n, 'default', 't', 'work', '{}', 2, ('{succeeded,cancelled,dead}'::text[])[n % 3 + 1], 1, 1,
+            now(), 1, now(), now(), now() - n * interval '1 second', 'w', ''
+        from generate_series(1, 60000) as n"""
+    )
+    assert db.value("select dead from fairq.queue_stats()") == 5_000
+    assert [row.job_id for row in db.rows("select job_id from fairq.dead_jobs(p_limit => 3)")] == [-2, -5, -8]
+    assert buffers_of(db.conn, "select * from fairq.dead_jobs()") < 12_000
+    looks = ("select * from fairq.dead_jobs()", "select * from fairq.queue_stats()")
+    heard = [part for query in looks for part in plans_inside(db.conn, query)]
+    rides = [indexes(plan) for text, plan in heard if "state <> 'succeeded'" in text]
+    assert len(rides) == 2
+    for names in rides:
+        assert "finished_jobs_failed_idx" in names
+        assert "finished_jobs_prune_idx" not in names

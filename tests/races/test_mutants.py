@@ -540,11 +540,11 @@ MUTANTS: dict[str, tuple[Callable[[Database], None], tuple[Callable[..., None], 
         (read_ahead.check_a_ready_job_is_still_its_tenants, read_ahead.check_reading_ahead_can_be_turned_off),
     ),
     "what is put back is not paid back": (
-        Edit("_put_ready_back", "0, 0, 0, 0, p.step)", "0, 0, 0, 0, 0)"),
+        Edit("_put_ready_back", "0, 0, 0, p.step)", "0, 0, 0, 0)"),
         (read_ahead.check_reading_ahead_can_be_turned_off,),
     ),
     "what has gone is not paid back": (
-        Edit("_lease_each", "0, 0, 0, 0, v_pick.step)", "0, 0, 0, 0, 0)"),
+        Edit("_lease_each", "0, 0, 0, v_pick.step)", "0, 0, 0, 0)"),
         (read_ahead.check_what_has_gone_is_paid_back,),
     ),
     "a held pick is dropped": (

@@ -289,13 +289,16 @@ declare
     v_held bigint := greatest(1, round(extract(epoch from p_now - p_lease.started_at) * 1000));
 begin
     if p_lease.prepaid is null or p_pays = 'prepaid' then
-        return row(p_lease.tenant, p_lease.epoch, 1, 0, 0, 0, 0, 0)::fairq.ending;
+        return row(p_lease.tenant, p_lease.epoch, 1, 0, 0, 0, 0)::fairq.ending;
     elsif p_pays = 'nothing' then
-        return row(p_lease.tenant, p_lease.epoch, 1, 0, 0, 0, p_lease.prepaid, 0)::fairq.ending;
+        return row(
+            p_lease.tenant, p_lease.epoch, 1, 0, 0, 0, round(p_lease.prepaid * 2520 / p_lease.weight)
+        )::fairq.ending;
     end if;
     return row(
-        p_lease.tenant, p_lease.epoch, 1, 1, v_held, greatest(0, v_held - p_lease.prepaid),
-        greatest(0, p_lease.prepaid - v_held), 0
+        p_lease.tenant, p_lease.epoch, 1, 1, v_held,
+        round(greatest(0, v_held - p_lease.prepaid) * 2520 / p_lease.weight),
+        round(greatest(0, p_lease.prepaid - v_held) * 2520 / p_lease.weight)
     )::fairq.ending;
 end
 $fn$;

@@ -48,16 +48,16 @@ begin
         insert into fairq.settlements (queue, endings)
         select
             s.queue,
-            array_agg(row(s.tenant, s.epoch, s.ended, s.measured, s.elapsed, s.extra, s.refund, 0)::fairq.ending)
+            array_agg(row(s.tenant, s.epoch, s.ended, s.measured, s.elapsed, s.extra, s.refund)::fairq.ending)
         from (
             select
                 h.queue, h.tenant, h.epoch, count(*) as ended, count(h.prepaid) as measured,
                 coalesce(sum(h.held) filter (where h.prepaid > 0), 0) as elapsed,
-                coalesce(sum(greatest(0, h.held - h.prepaid)), 0) as extra,
-                coalesce(sum(greatest(0, h.prepaid - h.held)), 0) as refund
+                coalesce(sum(round(greatest(0, h.held - h.prepaid) * 2520 / h.weight)::bigint), 0) as extra,
+                coalesce(sum(round(greatest(0, h.prepaid - h.held) * 2520 / h.weight)::bigint), 0) as refund
             from (
                 select
-                    e.queue, e.tenant, e.epoch, e.prepaid,
+                    e.queue, e.tenant, e.epoch, e.prepaid, e.weight,
                     greatest(1, round(extract(epoch from e.now_held - e.started_at) * 1000))::bigint as held
                 from ended as e
             ) as h

@@ -24,14 +24,18 @@ create or replace function fairq._keep_tenant_row()
     language plpgsql
     set search_path = pg_catalog, pg_temp
 as $fn$
--- A row that is gone cannot say so; one that says the same can: what * gives, else the defaults.
+-- A row that is gone cannot say so; one that says the same can: what * gives, else the defaults. If it did so already,
+-- there is nothing to say.
 begin
     insert into fairq.tenants (queue, tenant, weight, max_running, paused, rate, burst)
     select
         old.queue, old.tenant, coalesce(t.weight, 1), t.max_running, coalesce(t.paused, false), t.rate,
         coalesce(t.burst, 1)
     from (values (old.queue)) as q(queue)
-    left join fairq.tenants as t on t.queue = q.queue and t.tenant = '*' and old.tenant <> '*';
+    left join fairq.tenants as t on t.queue = q.queue and t.tenant = '*' and old.tenant <> '*'
+    where (old.weight, old.max_running, old.paused, old.rate, old.burst) is distinct from (
+        coalesce(t.weight, 1), t.max_running, coalesce(t.paused, false), t.rate, coalesce(t.burst, 1)
+    );
     return null;
 end
 $fn$;

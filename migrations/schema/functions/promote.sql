@@ -36,7 +36,8 @@ create or replace function fairq._promote_each(
     set search_path = pg_catalog, pg_temp
 as $fn$
 -- _promote_due() job by job, for a batch that has one in it that cannot be promoted: one bad row stops nobody. The
--- floor moves past such a row; promote_due_jobs() tries it again, and so does a scheduler that starts afresh.
+-- limit counts those that could be, or as many bad ones at one moment would hide what is due after them; the floor
+-- moves past the bad ones. promote_due_jobs() tries them again, and so does a scheduler that starts afresh.
 --
 -- Locks:  jobs' rows, skipping those held by others.
 -- Index:  jobs_promote_idx, from the promote floor.
@@ -51,9 +52,9 @@ begin
           and j.run_at >= p_tick.promote_floor and j.run_at <= p_now
           and j.changed_xid <> p_own and pg_visible_in_snapshot(j.changed_xid, p_snap)
         order by j.run_at, j.job_id
-        limit p_limit
         for update skip locked
     loop
+        exit when cardinality(v_moved.news) >= p_limit;
         if fairq._promote_one(v_job.job_id, true) then
             v_moved.news := v_moved.news || row(
                 v_job.tenant, 'queued', v_job.priority, v_job.run_at, v_job.job_id
@@ -151,9 +152,9 @@ begin
         select j.job_id from fairq.jobs as j
         where j.queue = p_queue and j.state = 'scheduled' and j.run_at <= p_now
         order by j.run_at, j.job_id
-        limit p_limit
         for update skip locked
     loop
+        exit when v_count >= p_limit;
         v_count := v_count + fairq._promote_one(v_job_id, false)::integer;
     end loop;
     return v_count;

@@ -23,7 +23,8 @@ begin
         p_queue, p_dispatch + min(p.turn),
         array_agg(
             row(
-                p.turn, p.job_row, p.tenant, p.job_id, case when p_by_time then p.price end, p.epoch, p.step
+                p.turn, p.job_row, p.tenant, p.job_id, case when p_by_time then p.price end, p.epoch,
+                case when p_by_time then p.weight end, p.step
             )::fairq.pick
             order by p.turn
         )
@@ -57,7 +58,7 @@ begin
         select j.ctid, j.state into v_pick.job_row, v_state from fairq.jobs as j where j.job_id = v_pick.job_id;
         if v_state is distinct from 'queued' then
             perform fairq._settle(
-                p_queue, row(v_pick.tenant, v_pick.epoch, 1, 0, 0, 0, 0, v_pick.step)::fairq.ending
+                p_queue, row(v_pick.tenant, v_pick.epoch, 1, 0, 0, 0, v_pick.step)::fairq.ending
             );
             continue;
         end if;
@@ -168,7 +169,7 @@ begin
     if v_picks is not null then
         v_moved.news := fairq._news_of(array(select p.job_id from unnest(v_picks) as p));
         v_moved.endings := array(
-            select row(p.tenant, p.epoch, 1, 0, 0, 0, 0, p.step)::fairq.ending from unnest(v_picks) as p
+            select row(p.tenant, p.epoch, 1, 0, 0, 0, p.step)::fairq.ending from unnest(v_picks) as p
         );
     end if;
     return v_moved;

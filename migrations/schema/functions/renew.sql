@@ -35,7 +35,11 @@ begin
     );
     if v_lease.prepaid < v_prepaid then
         perform fairq._settle(
-            v_lease.queue, row(v_lease.tenant, v_lease.epoch, 0, 0, 0, v_prepaid - v_lease.prepaid, 0, 0)::fairq.ending
+            v_lease.queue,
+            row(
+                v_lease.tenant, v_lease.epoch, 0, 0, 0,
+                round((v_prepaid - v_lease.prepaid) * 2520 / v_lease.weight), 0
+            )::fairq.ending
         );
     end if;
     update fairq.leases as l

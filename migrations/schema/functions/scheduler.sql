@@ -126,7 +126,8 @@ create or replace function fairq._last_tick(p_queue text, p_settings fairq.queue
     set search_path = pg_catalog, pg_temp
 as $fn$
 -- What the scheduler remembers of the queue. After a restart it makes sure that this is still the cluster it knew:
--- transaction ids of another one (a restored dump, a logical replica) mean nothing here.
+-- transaction ids of another one (a restored dump, a logical replica) mean nothing here. One that was copied from it
+-- has its identifier, and is told by a look that lies in the future.
 --
 -- Index:  ticks_pkey, newest first.
 declare
@@ -140,7 +141,8 @@ begin
     end if;
 
     select c.system_identifier into v_system from pg_control_system() as c;
-    if v_tick.system_identifier is distinct from v_system then
+    if v_tick.system_identifier is distinct from v_system
+       or pg_snapshot_xmax(v_tick.seen) > pg_snapshot_xmax(pg_current_snapshot()) then
         v_tick := fairq._rebuild(p_queue, v_tick, p_settings, p_now);
         v_tick.pick_floor := fairq._pick_floor(v_tick);
         v_tick.system_identifier := v_system;
@@ -480,9 +482,6 @@ begin
                     then (select sum(e.refund) from unnest(t.endings) as e where e.epoch = (f.flow).epoch)
                 when t.last_epoch = (f.flow).epoch then t.refund
             end,
-            case when t.returned > 0 then (
-                select sum(e.returned) from unnest(t.endings) as e where e.epoch = (f.flow).epoch
-            ) end,
             f.row_id, f.flow, case
                 when t.wished or t.arrived and (f.flow).has_work is not true then fairq._wish(p_queue, t.tenant)
             end
@@ -502,7 +501,6 @@ begin
                 ] as head_id,
                 sum((u.ending).ended) as ended, sum((u.ending).measured) as measured,
                 sum((u.ending).elapsed) as elapsed, sum((u.ending).extra) as extra, sum((u.ending).refund) as refund,
-                sum((u.ending).returned) as returned,
                 min((u.ending).epoch) as first_epoch, max((u.ending).epoch) as last_epoch,
                 array_agg(u.ending) filter (where u.state is null) as endings
             from (
@@ -672,19 +670,11 @@ begin
         v_flow := v_was;
         if v_new.ended is not null then
             v_flow.running := v_flow.running - v_new.ended;
-            v_flow.vtime := case
-                -- what was prepaid in time before the queue went over to another charge stays as it was
-                when p_charge <> 'time' or v_new.extra = 0 and coalesce(v_new.refund, 0) = 0 then v_flow.vtime
+            if v_new.extra > 0 or v_new.refund > 0 then
                 -- a debt of 2^62 is as good as any: beyond it the dearest thousand jobs there can be would not fit
-                else greatest(-4611686018427387904, least(
-                    4611686018427387904,
-                    v_flow.vtime::numeric
-                    + round(v_new.extra::double precision * 2520 / v_flow.weight)::numeric
-                    - round(coalesce(v_new.refund, 0)::double precision * 2520 / v_flow.weight)::numeric
-                ))
-            end;
-            if v_new.returned > 0 then
-                v_flow.vtime := v_flow.vtime - v_new.returned;
+                v_flow.vtime := greatest(-4611686018427387904, least(
+                    4611686018427387904, v_flow.vtime + v_new.extra - coalesce(v_new.refund, 0)
+                ));
             end if;
             v_flow.estimate := fairq._average(v_flow.estimate, v_new.elapsed, v_new.measured);
         end if;
@@ -826,7 +816,8 @@ begin
     ), head as materialized (
         select
             f.row_id, f.is_touched, f.tenant, f.charge, f.served, f.flow, f.room, f.depth, f.step, f.paid, h.job_row,
-            h.job_id, h.nth, f.vtime + (h.nth - 1) * f.step as tag, h.next_priority, h.next_run_at, h.next_job_id, h.cost
+            h.job_id, h.nth, f.vtime + (h.nth - 1) * f.step as tag, h.next_priority, h.next_run_at, h.next_job_id,
+            h.cost
         from flow as f
         left join lateral (
             select
@@ -899,7 +890,7 @@ begin
         (
             select array_agg(
                 row(
-                    c.turn, c.job_row, c.tenant, c.job_id, c.price, (c.flow).epoch, c.costs
+                    c.turn, c.job_row, c.tenant, c.job_id, c.price, (c.flow).epoch, (c.flow).weight, c.costs
                 )::fairq.pick order by c.turn
             )
             from chosen as c
@@ -1015,7 +1006,9 @@ begin
     end;
     return row(
         true,
-        array[row(1, v_job.job_row, v_flow.tenant, v_job.job_id, v_paid, v_flow.epoch, v_step)::fairq.pick],
+        array[row(
+            1, v_job.job_row, v_flow.tenant, v_job.job_id, v_paid, v_flow.epoch, v_flow.weight, v_step
+        )::fairq.pick],
         array[row(
             v_first.row_id, not v_is_new, v_flow, 1, v_step, v_paid, 1, v_job.next_priority, v_job.next_run_at,
             v_job.next_job_id
@@ -1044,7 +1037,8 @@ begin
         row(
             j.job_id, p_queue, j.tenant, j.task,
             -- a great one is fetched when it is sent: a thousand of them do not fit into one array
-            case when pg_column_size(j.payload) < 2000 or cardinality(p_picks) = 1 then j.payload end, j.priority, j.attempts + 1, j.max_attempts,
+            case when pg_column_size(j.payload) < 2000 or cardinality(p_picks) = 1 then j.payload end, j.priority,
+            j.attempts + 1, j.max_attempts,
             gen_random_uuid(), p_now + p_lease, j.run_at, j.created_at, j.traceparent
         )::fairq.claimed_job order by p.turn
     )
@@ -1062,14 +1056,15 @@ begin
 
     insert into fairq.leases (
         job_id, queue, tenant, caller, lease_owner, lease_token, attempt, started_at, lease_expires_at, dispatch,
-        prepaid, epoch
+        prepaid, weight, epoch
     )
     select
         c.job_id, p_queue, c.tenant, p_caller, p_owner, c.lease_token, c.attempt, p_now, c.lease_expires_at,
-        p_dispatch + c.turn, case when p_by_time then c.price end, c.epoch
+        p_dispatch + c.turn, case when p_by_time then c.price end,
+        case when p_by_time then c.weight end, c.epoch
     -- the picks are in turn, and so are the jobs
     from rows from (unnest(p_picks), unnest(v_claimed)) as c(
-        turn, job_row, picked_tenant, picked_id, price, epoch, step,
+        turn, job_row, picked_tenant, picked_id, price, epoch, weight, step,
         job_id, queue, tenant, task, payload, priority, attempt, max_attempts, lease_token, lease_expires_at, run_at,
         created_at, traceparent
     );
@@ -1408,7 +1403,9 @@ begin
 end
 $fn$;
 comment on function fairq._catch_up(fairq.ticks, pg_snapshot, xid8, fairq.queues, timestamptz, integer, fairq.moved) is 'Brings the scheduler up to date. Internal.';
-revoke all on function fairq._catch_up(fairq.ticks, pg_snapshot, xid8, fairq.queues, timestamptz, integer, fairq.moved) from public;
+revoke all on function fairq._catch_up(
+    fairq.ticks, pg_snapshot, xid8, fairq.queues, timestamptz, integer, fairq.moved
+) from public;
 
 create or replace function fairq._averaged(p_tick fairq.ticks, p_endings fairq.ending[])
     returns fairq.ticks

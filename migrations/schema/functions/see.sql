@@ -460,8 +460,8 @@ as $fn$
 -- price of the claim; the share it was entitled to is its weight's among all that had work.
 --
 -- Measured with 300,000 jobs of 2,000 tenants, never vacuumed: 70,000 pages for a hundred tenants, 8,000 for the ten
--- with most of the backlog, 1,000 for one; with 12,000 tenants, 12,000 for one: a page for each that may have been served in
--- the last minute.
+-- with most of the backlog, 1,000 for one; with 12,000 tenants, 12,000 for one: a page for each that may have been
+-- served in the last minute.
 -- Long:   one statement: the shares are of a whole that must be read with them.
 -- Index:  flows_key_idx for one tenant; flows_pick_idx, both ends, at most 10,000 entries of each; leases_expire_idx;
 --         jobs_claim_idx, at most 1,000 entries for a tenant beyond what runs. And 1,000 pages of jobs, see

@@ -1,0 +1,80 @@
+"""All jobs fail at once: they come back spread, and a claim costs what it always costs."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from datetime import timedelta
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.races.helpers import check, drain
+from tests.support import Edit, wait_until
+from tests.support.plans import buffers_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from tests.support import Database
+
+# All of FAIRQ_BREAKAGE_JOBS=1000000, of which docs/operations.md tells, take twenty minutes.
+JOBS = int(os.environ.get("FAIRQ_BREAKAGE_JOBS", "6000"))
+FEW = 1200
+TENTHS = """
+    select least(width_bucket((details ->> 'delay_seconds')::float, 1, 2, 10), 10) as tenth, count(*)
+    from fairq.job_log where queue = %s and event_type = 'retry_scheduled'
+    group by 1 order by 1
+"""
+CLAIM = "select * from fairq.claim_jobs(p_queue => %s, p_owner => 'w', p_limit => 10)"
+
+
+def fail_all(db: Database, queue: str, count: int) -> None:
+    """So many jobs, of ten tenants, each failed once."""
+    db.set_queue(queue, backoff_base=timedelta(seconds=2), backoff_cap=timedelta(seconds=2), backoff_jitter=0.5)
+    for n in range(0, count, 400):
+        db.given_jobs(f"t{n // 400 % 10}", 400, queue=queue)
+    left = count
+    while jobs := db.claim(1000, queue=queue, lease=timedelta(hours=1)):
+        left -= len(jobs)
+        db.fail_all(jobs)
+        if left == 0:
+            break
+
+
+def cost_of_a_claim(db: Database, queue: str) -> int:
+    """Pages of claims that find more due than they promote: the middle one of nine."""
+    late = "select from fairq.jobs where queue = %s and run_at > clock_timestamp() limit 1"
+    wait_until(lambda: not db.rows(late, queue), "all to be due")
+    db.claim(10, queue=queue)
+    return sorted(buffers_of(db.conn, CLAIM, queue) for _ in range(9))[4]
+
+
+@check
+def check_a_herd_is_spread(db: Database) -> None:
+    """Every tenth of the span that jitter allows gets about a tenth of the retries."""
+    fail_all(db, "herd", FEW)
+    tenths = Counter({row.tenth: row.count for row in db.rows(TENTHS, "herd")})
+    assert sorted(tenths) == list(range(1, 11))
+    assert max(tenths.values()) < FEW / 4
+
+
+def test_a_herd_is_spread(db: Database) -> None:
+    """From half the backoff to all of it."""
+    check_a_herd_is_spread(db)
+
+
+@pytest.mark.once
+def test_a_herd_that_stays_together_is_noticed(assert_killed: Callable[..., None]) -> None:
+    """Without jitter all would come back at once."""
+    assert_killed(check_a_herd_is_spread, Edit("_retry_delay", "* p_random)", "* 0.5)"))
+
+
+def test_a_claim_costs_the_same_however_great_the_herd(db: Database) -> None:
+    """All that failed is due: a claim promotes no more than a hundred, whatever their number."""
+    fail_all(db, "few", FEW)
+    few = cost_of_a_claim(db, "few")
+    fail_all(db, "herd", JOBS)
+    assert cost_of_a_claim(db, "herd") <= 1.3 * few
+    done = drain(db, "herd", 1000)
+    assert len(done) == len(set(done)) == JOBS - 100
