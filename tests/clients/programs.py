@@ -107,7 +107,7 @@ PROGRAMS = [
         hourly=("sleep(1000)", "sleep(3600000)"),
     ),
     Program(
-        "postgrest", "worker.py", (PYTHON, "worker.py"), completes="finish_letter",
+        "postgrest", "worker.py", (PYTHON, "worker.py"), completes="finish_letter|forgetful",
         forgets_to_undo=('rpc("finish_letter", schema="api"', 'rpc("forgetful", schema="api"'),
         environment={"LEASE": "2"},
     ),
