@@ -17,7 +17,7 @@ from fairq_schema._session import Connection, session
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-_MORE = "more than p_limit"
+_MORE = "call again"
 _FIRST_PAUSE = 0.1  # seconds; what is in the way of a partition is often over soon
 
 

@@ -1758,6 +1758,31 @@ $fn$;
 comment on function fairq._prune_queue(text, timestamptz, timestamptz, integer) is 'Removes ended jobs of one queue. Internal.';
 revoke all on function fairq._prune_queue(text, timestamptz, timestamptz, integer) from public;
 
+create or replace function fairq._idle_tenants(p_queue text, p_limit integer, p_now timestamptz)
+    returns text[]
+    language plpgsql
+    set search_path = pg_catalog, pg_temp
+as $fn$
+-- Tenants of a queue that have had no work for a day and owe nothing, and have no rate.
+--
+-- Index:  flows_pick_idx, the end that is not eligible.
+begin
+    return array(
+        select f.tenant from fairq.flows as f
+        where f.queue = p_queue and not f.eligible
+          and f.vtime <= (
+              select t.virtual_time from fairq.ticks as t where t.queue = p_queue order by t.tick_id desc limit 1
+          )
+          and not f.has_work and f.running = 0 and f.rate is null
+          and f.minute < extract(epoch from p_now) / 60 - 1440
+        order by f.vtime, f.charge, f.served, f.tenant
+        limit p_limit
+    );
+end
+$fn$;
+comment on function fairq._idle_tenants(text, integer, timestamptz) is 'Tenants whose flows nobody needs. Internal.';
+revoke all on function fairq._idle_tenants(text, integer, timestamptz) from public;
+
 create or replace function fairq._prune_flows(p_limit integer, p_now timestamptz)
     returns integer
     language plpgsql
@@ -1766,28 +1791,24 @@ as $fn$
 -- Flows of tenants that have had no work for a day go, if they owe nothing: at or below the virtual time, which the
 -- tick keeps. One with a rate stays: its tokens are spent.
 --
--- Locks:  the queue's lock, one queue at a time; a queue in use is left for the next time.
--- Index:  flows_pick_idx, the end that is not eligible.
+-- Locks:  the queue's lock, to the end of the transaction, where there are some; a queue in use is left for the next
+--         time.
+-- Index:  flows_key_idx.
 declare
     v_queue text;
+    v_idle  text[];
     v_gone  integer;
     v_total integer := 0;
 begin
     for v_queue in select s.queue from fairq.schedulers as s order by s.queue loop
+        v_idle := fairq._idle_tenants(v_queue, p_limit, p_now);
+        -- most of the time there is nobody, and no claim is to wait for that
+        continue when v_idle = '{}';
         perform from fairq.schedulers as s where s.queue = v_queue for update skip locked;
         continue when not found;
-        with idle as materialized (
-            select f.ctid as row_id from fairq.flows as f
-            where f.queue = v_queue and not f.eligible
-              and f.vtime <= (
-                  select t.virtual_time from fairq.ticks as t where t.queue = v_queue order by t.tick_id desc limit 1
-              )
-              and not f.has_work and f.running = 0 and f.rate is null
-              and f.minute < extract(epoch from p_now) / 60 - 1440
-            order by f.vtime, f.charge, f.served, f.tenant
-            limit p_limit
-        )
-        delete from fairq.flows as f using idle as i where f.ctid = i.row_id;
+        -- again, as they are under the lock
+        v_idle := fairq._idle_tenants(v_queue, p_limit, p_now);
+        delete from fairq.flows as f where f.queue = v_queue and f.tenant = any (v_idle);
         get diagnostics v_gone = row_count;
         v_total := v_total + v_gone;
     end loop;
@@ -1885,20 +1906,31 @@ grant execute on function fairq.prune(integer) to fairq_operator;
 --
 -- Owned by fairq_owner, as prune().
 
-create or replace function fairq._slice(p_task text, p_done integer, p_limit integer)
+create or replace function fairq._slice(p_task text, p_done integer, p_is_more boolean)
     returns fairq.upkeep
     language plpgsql
     immutable
     set search_path = pg_catalog, pg_temp
 as $fn$
 begin
-    return row(
-        p_task, p_done, p_done >= p_limit, case when p_done >= p_limit then 'more than p_limit' end
-    )::fairq.upkeep;
+    return row(p_task, p_done, p_is_more, case when p_is_more then 'call again' end)::fairq.upkeep;
 end
 $fn$;
-comment on function fairq._slice(text, integer, integer) is 'What a slice of a task did. Internal.';
-revoke all on function fairq._slice(text, integer, integer) from public;
+comment on function fairq._slice(text, integer, boolean) is 'What a slice of a task did. Internal.';
+revoke all on function fairq._slice(text, integer, boolean) from public;
+
+create or replace function fairq._written()
+    returns integer
+    language plpgsql
+    set search_path = pg_catalog, pg_temp
+as $fn$
+-- As the default of the columns slot.
+begin
+    return coalesce(pg_sequence_last_value('fairq.slot_seq'::regclass) % 4, 0);
+end
+$fn$;
+comment on function fairq._written() is 'The partition that is written. Internal.';
+revoke all on function fairq._written() from public;
 
 create or replace function fairq._partition(p_whole regclass, p_slot integer)
     returns regclass
@@ -2121,14 +2153,36 @@ begin
         );
         exit when v_done >= p_limit;
     end loop;
-    return fairq._slice('ended jobs', v_done, p_limit);
+    return fairq._slice('ended jobs', v_done, v_done >= p_limit);
 end
 $fn$;
 comment on function fairq._maintain_ended(interval, integer, timestamptz) is 'Removes ended jobs row by row. Internal.';
 revoke all on function fairq._maintain_ended(interval, integer, timestamptz) from public;
 
-create or replace function fairq._maintain_ring(p_longest interval, p_limit integer, p_now timestamptz)
-    returns setof fairq.upkeep
+create or replace function fairq._log_to_clear()
+    returns integer
+    language plpgsql
+    set search_path = pg_catalog, pg_temp
+as $fn$
+-- A partition of the log that has rows and is not written, and whose jobs are gone: but for those that had not ended by
+-- then. Null when there is none.
+declare
+    v_slot integer := fairq._written();
+begin
+    return (
+        select s.slot from generate_series(0, 3) as s(slot)
+        where s.slot <> v_slot
+          and not exists (select from fairq.finished_jobs as f where f.slot = s.slot)
+          and exists (select from fairq.job_log as g where g.slot = s.slot)
+        limit 1
+    );
+end
+$fn$;
+comment on function fairq._log_to_clear() is 'A partition of the log to be cleared. Internal.';
+revoke all on function fairq._log_to_clear() from public;
+
+create or replace function fairq._maintain_ring(p_longest interval, p_now timestamptz)
+    returns fairq.upkeep
     language plpgsql
     set search_path = pg_catalog, pg_temp
 as $fn$
@@ -2138,29 +2192,23 @@ as $fn$
 -- earliest, and only if that job is past its time, too.
 declare
     v_since  bigint := pg_sequence_last_value('fairq.slot_seq'::regclass) / 4;
-    v_slot   integer := coalesce(pg_sequence_last_value('fairq.slot_seq'::regclass) % 4, 0);
+    v_slot   integer := fairq._written();
     v_now    bigint := extract(epoch from p_now);
     v_next   integer := (v_slot + 1) % 4;
     v_turns  bigint := greatest(60, extract(epoch from p_longest) / 2);
     v_is_due boolean;
     v_other  integer;
     v_done   integer := 0;
-    v_log    integer := 0;
     v_why    text[] := '{}';
 begin
     if (select count(*) from pg_inherits as i where i.inhparent = 'fairq.finished_jobs'::regclass) <> 4
        or (select count(*) from pg_inherits as i where i.inhparent = 'fairq.job_log'::regclass) <> 4 then
         -- its rows go to partition 0: nothing is lost, and nothing is emptied
-        return next row('partitions', 0, true, 'a partition is missing: see fairq check')::fairq.upkeep;
-        return;
+        return row('partitions', 0, true, 'a partition is missing: see fairq check')::fairq.upkeep;
     end if;
     foreach v_other in array array[(v_slot + 1) % 4, (v_slot + 2) % 4, (v_slot + 3) % 4] loop
-        v_why := v_why || fairq._recycle('fairq.finished_jobs'::regclass, v_other, p_now);
-        if not exists (select from fairq.finished_jobs as f where f.slot = v_other) then
-            -- the jobs of that time are gone: so is the log, but for those that had not ended
-            v_log := v_log + fairq._move_log(v_other, v_slot, p_limit - v_log);
-            v_why := v_why || fairq._recycle('fairq.job_log'::regclass, v_other, p_now);
-        end if;
+        v_why := v_why || fairq._recycle('fairq.finished_jobs'::regclass, v_other, p_now)
+            || fairq._recycle('fairq.job_log'::regclass, v_other, p_now);
     end loop;
 
     -- the clock may have been ahead when the ring was turned last
@@ -2174,12 +2222,11 @@ begin
         v_done := 1;
     end if;
     v_why := array_remove(v_why, null);
-    return next row('partitions', v_done, v_why <> '{}', nullif(array_to_string(v_why, '; '), ''))::fairq.upkeep;
-    return next fairq._slice('log', v_log, p_limit);
+    return row('partitions', v_done, v_why <> '{}', nullif(array_to_string(v_why, '; '), ''))::fairq.upkeep;
 end
 $fn$;
-comment on function fairq._maintain_ring(interval, integer, timestamptz) is 'Empties partitions and turns the ring. Internal.';
-revoke all on function fairq._maintain_ring(interval, integer, timestamptz) from public;
+comment on function fairq._maintain_ring(interval, timestamptz) is 'Empties partitions and turns the ring. Internal.';
+revoke all on function fairq._maintain_ring(interval, timestamptz) from public;
 
 create or replace function fairq.maintain(p_limit integer default 10000)
     returns setof fairq.upkeep
@@ -2204,6 +2251,9 @@ as $fn$
 declare
     v_now     timestamptz := clock_timestamp();
     v_longest interval;
+    v_slot    integer;
+    v_log     integer := 0;
+    v_keys    integer;
 begin
     if p_limit is null or p_limit not between 1 and 100000 then
         -- _refuse() is not the owner's to call
@@ -2216,23 +2266,30 @@ begin
     end if;
     perform from fairq.queues as q where q.queue = '*' for update skip locked;
     if not found then
-        return next row('maintain', 0, false, 'another one is at work')::fairq.upkeep;
+        return query select 'maintain', 0::bigint, false, 'another one is at work';
         return;
     end if;
 
     v_longest := (select max(greatest(q.retention, q.retention_failed)) from fairq.queues as q);
-    return next fairq._maintain_ended(v_longest, p_limit, v_now);
-    return query select r.* from fairq._maintain_ring(v_longest, p_limit, v_now) as r;
-    return next fairq._slice('keys', fairq._prune_keys(p_limit, v_now), p_limit);
-    return next row('flows', fairq._prune_flows(p_limit, v_now), false, null)::fairq.upkeep;
+    return query select u.* from fairq._maintain_ended(v_longest, p_limit, v_now) as u;
+    v_slot := fairq._log_to_clear();
+    if v_slot is not null then
+        v_log := fairq._move_log(v_slot, fairq._written(), p_limit);
+    end if;
+    v_keys := fairq._prune_keys(p_limit, v_now);
+    return query select u.* from fairq._slice('keys', v_keys, v_keys >= p_limit) as u;
+    return query select 'flows', fairq._prune_flows(p_limit, v_now)::bigint, false, null;
     return query
     select
         'scheduler', coalesce(sum(r.done), 0)::bigint, coalesce(bool_or(r.lags), false),
         string_agg(r.task || ': ' || r.why, '; ')
     from fairq.reconcile(null, p_limit) as r;
+    -- last: who looks for a job by its id waits while a partition is locked
+    return query select u.* from fairq._maintain_ring(v_longest, v_now) as u;
+    return query select u.* from fairq._slice('log', v_log, fairq._log_to_clear() is not null) as u;
 end
 $fn$;
-comment on function fairq.maintain(integer) is 'One slice of upkeep: ended jobs past their retention and their log, partitions, expired keys, idle flows, and the scheduler''s counts. A row for each task: what was done, whether it lags and why. Call it every few minutes, by cron or from a worker, and again while a task says more than p_limit.';
+comment on function fairq.maintain(integer) is 'One slice of upkeep: ended jobs past their retention and their log, partitions, expired keys, idle flows, and the scheduler''s counts. A row for each task: what was done, whether it lags and why. Call it every few minutes, by cron or from a worker, and again while a task says so.';
 revoke all on function fairq.maintain(integer) from public;
 grant execute on function fairq.maintain(integer) to fairq_operator;
 
@@ -2267,12 +2324,12 @@ begin
     delete from fairq.jobs as j
     where j.job_id = any (v_ids) and not exists (select from fairq.leases as l where l.job_id = j.job_id);
     get diagnostics v_done = row_count;
-    return next row(
-        'jobs', v_done, exists (
+    return query
+    select
+        'jobs', v_done::bigint, exists (
             select from fairq.jobs as j
             where j.tenant = p_tenant and not exists (select from fairq.leases as l where l.job_id = j.job_id)
-        ), null
-    )::fairq.upkeep;
+        ), null;
 
     v_ids := array(
         select l.job_id from fairq.leases as l
@@ -2281,21 +2338,21 @@ begin
         for update skip locked
     );
     update fairq.leases as l set cancel_requested_at = clock_timestamp() where l.job_id = any (v_ids);
-    return next row(
-        'leases', 0, exists (select from fairq.leases as l where l.tenant = p_tenant), (
+    return query
+    select
+        'leases', 0::bigint, exists (select from fairq.leases as l where l.tenant = p_tenant), (
             select format('%s jobs run, and have been asked to stop', count(*))
             from fairq.leases as l where l.tenant = p_tenant having count(*) > 0
-        )
-    )::fairq.upkeep;
+        );
 
     v_ids := array(
         select f.job_id from fairq.finished_jobs as f where f.tenant = p_tenant limit p_limit for update skip locked
     );
     delete from fairq.finished_jobs as f where f.job_id = any (v_ids);
-    return next row(
-        'finished_jobs', cardinality(v_ids),
-        exists (select from fairq.finished_jobs as f where f.tenant = p_tenant), null
-    )::fairq.upkeep;
+    return query
+    select
+        'finished_jobs', cardinality(v_ids)::bigint,
+        exists (select from fairq.finished_jobs as f where f.tenant = p_tenant), null;
 
     v_ids := array(
         select g.log_id from fairq.job_log as g
@@ -2305,9 +2362,9 @@ begin
         limit p_limit
     );
     delete from fairq.job_log as g where g.log_id = any (v_ids);
-    return next row(
-        'job_log', cardinality(v_ids), exists (select from fairq.job_log as g where g.tenant = p_tenant), null
-    )::fairq.upkeep;
+    return query
+    select
+        'job_log', cardinality(v_ids)::bigint, exists (select from fairq.job_log as g where g.tenant = p_tenant), null;
 end
 $fn$;
 comment on function fairq._erase_jobs(text, integer) is 'Erases the jobs of a tenant. Internal.';
@@ -2395,22 +2452,22 @@ begin
 
     for v_step in select e.* from fairq._erase_jobs(p_tenant, p_limit) as e loop
         v_left := v_left or v_step.lags;
-        return next v_step;
+        return query select v_step.*;
     end loop;
 
     delete from fairq.job_keys as k where (k.tenant, k.operation_key) in (
         select o.tenant, o.operation_key from fairq.job_keys as o where o.tenant = p_tenant limit p_limit
     );
     get diagnostics v_keys = row_count;
-    return next row(
-        'job_keys', v_keys, exists (select from fairq.job_keys as k where k.tenant = p_tenant), null
-    )::fairq.upkeep;
+    return query
+    select
+        'job_keys', v_keys::bigint, exists (select from fairq.job_keys as k where k.tenant = p_tenant), null;
     delete from fairq.access_grants as a where a.tenant = p_tenant;
     get diagnostics v_keys = row_count;
-    return next row('access_grants', v_keys, false, null)::fairq.upkeep;
+    return query select 'access_grants', v_keys::bigint, false, null;
 
     if v_left then
-        return next row('flows', 0, true, 'when its jobs are gone')::fairq.upkeep;
+        return query select 'flows', 0::bigint, true, 'when its jobs are gone';
         return;
     end if;
     for v_queue in
@@ -2436,9 +2493,10 @@ begin
             v_busy := v_busy || v_queue;
         end if;
     end loop;
-    return next row(
-        'flows', v_done, v_busy <> '{}', case when v_busy <> '{}' then 'in use: ' || array_to_string(v_busy, ', ') end
-    )::fairq.upkeep;
+    return query
+    select
+        'flows', v_done::bigint, v_busy <> '{}',
+        case when v_busy <> '{}' then 'in use: ' || array_to_string(v_busy, ', ') end;
 end
 $fn$;
 comment on function fairq.erase_tenant(text, integer) is 'Erases everything of one tenant, a slice of at most p_limit rows of each table at a time; what runs is asked to stop first. A row for each table: how many went, and whether some are left. Call it until none lags; enqueue nothing for the tenant meanwhile.';
@@ -8302,9 +8360,9 @@ begin
             v_fixed := fairq._correct(v_queue, p_limit);
         end if;
         continue when v_wrong = 0;
-        return next row(
-            v_queue, v_fixed, v_fixed < v_wrong, format('%s counts of the scheduler were wrong', v_wrong)
-        )::fairq.upkeep;
+        return query
+        select
+            v_queue, v_fixed::bigint, v_fixed < v_wrong, format('%s counts of the scheduler were wrong', v_wrong);
     end loop;
 end
 $fn$;

@@ -1,5 +1,5 @@
 -- maintain: upkeep in slices; what has ended goes by its partition or row by row, what has not ended stays.
-select plan(47);
+select plan(50);
 
 create function pg_temp.age(p_age interval) returns void language sql as $fn$
     update fairq.finished_jobs as f set finished_at = clock_timestamp() - p_age;
@@ -85,6 +85,9 @@ select isnt(pg_temp.pages('fairq.finished_jobs_0'), 0::bigint, 'it has pages');
 select pg_temp.maintain();
 select is(pg_temp.partitions('finished_jobs'), '{1}', 'when all are over it is emptied');
 select is(pg_temp.pages('fairq.finished_jobs_0'), 0::bigint, 'and gives its pages back');
+select is(l.why, 'call again', 'the log is for the next slice') from last as l where l.task = 'log';
+select pg_temp.maintain();
+select is(l.lags, false, 'which clears it') from last as l where l.task = 'log';
 select is_empty(
     $$ select from fairq.job_events as e join jobs using (job_id) where jobs.task in ('dead', 'cancelled', 'succeeded') $$,
     'of jobs that are gone no event is left'
@@ -114,6 +117,8 @@ select is(l.lags, true, 'and the slice says so') from last as l where l.task = '
 select is(l.why, 'partition 1, whose turn it is, has jobs that must be kept', 'and why') from last as l where l.task = 'partitions';
 select pg_temp.age('8 days');
 select pg_temp.maintain();
+select is(l.why, 'partition 1, whose turn it is, has rows of the log', 'or of the log') from last as l where l.task = 'partitions';
+select pg_temp.maintain();
 select is(pg_temp.written(), 1, 'until their time is over');
 
 -- row by row: retentions that are not the longest
@@ -133,7 +138,7 @@ select is(pg_temp.left(), 'brief cancelled 2, brief succeeded 2, default cancell
 select pg_temp.age('25 hours');
 select pg_temp.maintain(1);
 select is(pg_temp.left(), 'brief cancelled 2, brief succeeded 1, default cancelled 3, default succeeded 2', 'a slice takes no more than its limit');
-select is(l.why, 'more than p_limit', 'and says that there is more') from last as l where l.task = 'ended jobs';
+select is(l.why, 'call again', 'and says that there is more') from last as l where l.task = 'ended jobs';
 select pg_temp.maintain();
 select is(pg_temp.left(), 'brief cancelled 2, default cancelled 3, default succeeded 2', 'a shorter retention does not wait for the partition');
 select pg_temp.age('49 hours');

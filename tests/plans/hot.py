@@ -80,7 +80,11 @@ HOT = {
     # prune: flows nobody needs
     "select s.queue from fairq.schedulers as s order by s.queue": {"schedulers_pkey"},
     "SELECT from fairq.schedulers as s where s.queue = v_queue for update": {"schedulers_pkey"},
-    "with idle as materialized (": {"flows_pick_idx", "ticks_pkey"},
+    "where f.queue = p_queue and not f.eligible and f.vtime <=": {
+        "flows_pick_idx",
+        "ticks_pkey",
+    },
+    "delete from fairq.flows as f where f.queue = v_queue": {"flows_key_idx"},
     # cancel, retry, reschedule
     "select j.queue, j.tenant, 'waiting'": {"jobs_pkey", "finished_jobs_pkey"},
     "select j.* from fairq.jobs as j where j.job_id = p_job_id for update": {"jobs_pkey"},
@@ -107,7 +111,10 @@ HOT = {
 # What a claim of ten or a batch of as many may read in one step of its plan.
 MOST_ROWS = 250
 # But where a job is held by somebody the next thousand are tried; and upkeep goes through the idle tenants, here 1,000.
-MORE_ROWS = {"with open as materialized (": 1_100, "with idle as materialized (": 1_100}
+MORE_ROWS = {
+    "with open as materialized (": 1_100,
+    "where f.queue = p_queue and not f.eligible and f.vtime <=": 1_100,
+}
 
 _READ_NO_TABLE = {"ModifyTable", "Tid Scan"}
 _NEVER = {"Seq Scan", "Bitmap Heap Scan", "Bitmap Index Scan", "Hash Join", "Merge Join", "Gather"}

@@ -25,12 +25,12 @@ begin
     delete from fairq.jobs as j
     where j.job_id = any (v_ids) and not exists (select from fairq.leases as l where l.job_id = j.job_id);
     get diagnostics v_done = row_count;
-    return next row(
-        'jobs', v_done, exists (
+    return query
+    select
+        'jobs', v_done::bigint, exists (
             select from fairq.jobs as j
             where j.tenant = p_tenant and not exists (select from fairq.leases as l where l.job_id = j.job_id)
-        ), null
-    )::fairq.upkeep;
+        ), null;
 
     v_ids := array(
         select l.job_id from fairq.leases as l
@@ -39,21 +39,21 @@ begin
         for update skip locked
     );
     update fairq.leases as l set cancel_requested_at = clock_timestamp() where l.job_id = any (v_ids);
-    return next row(
-        'leases', 0, exists (select from fairq.leases as l where l.tenant = p_tenant), (
+    return query
+    select
+        'leases', 0::bigint, exists (select from fairq.leases as l where l.tenant = p_tenant), (
             select format('%s jobs run, and have been asked to stop', count(*))
             from fairq.leases as l where l.tenant = p_tenant having count(*) > 0
-        )
-    )::fairq.upkeep;
+        );
 
     v_ids := array(
         select f.job_id from fairq.finished_jobs as f where f.tenant = p_tenant limit p_limit for update skip locked
     );
     delete from fairq.finished_jobs as f where f.job_id = any (v_ids);
-    return next row(
-        'finished_jobs', cardinality(v_ids),
-        exists (select from fairq.finished_jobs as f where f.tenant = p_tenant), null
-    )::fairq.upkeep;
+    return query
+    select
+        'finished_jobs', cardinality(v_ids)::bigint,
+        exists (select from fairq.finished_jobs as f where f.tenant = p_tenant), null;
 
     v_ids := array(
         select g.log_id from fairq.job_log as g
@@ -63,9 +63,9 @@ begin
         limit p_limit
     );
     delete from fairq.job_log as g where g.log_id = any (v_ids);
-    return next row(
-        'job_log', cardinality(v_ids), exists (select from fairq.job_log as g where g.tenant = p_tenant), null
-    )::fairq.upkeep;
+    return query
+    select
+        'job_log', cardinality(v_ids)::bigint, exists (select from fairq.job_log as g where g.tenant = p_tenant), null;
 end
 $fn$;
 comment on function fairq._erase_jobs(text, integer) is 'Erases the jobs of a tenant. Internal.';
@@ -153,22 +153,22 @@ begin
 
     for v_step in select e.* from fairq._erase_jobs(p_tenant, p_limit) as e loop
         v_left := v_left or v_step.lags;
-        return next v_step;
+        return query select v_step.*;
     end loop;
 
     delete from fairq.job_keys as k where (k.tenant, k.operation_key) in (
         select o.tenant, o.operation_key from fairq.job_keys as o where o.tenant = p_tenant limit p_limit
     );
     get diagnostics v_keys = row_count;
-    return next row(
-        'job_keys', v_keys, exists (select from fairq.job_keys as k where k.tenant = p_tenant), null
-    )::fairq.upkeep;
+    return query
+    select
+        'job_keys', v_keys::bigint, exists (select from fairq.job_keys as k where k.tenant = p_tenant), null;
     delete from fairq.access_grants as a where a.tenant = p_tenant;
     get diagnostics v_keys = row_count;
-    return next row('access_grants', v_keys, false, null)::fairq.upkeep;
+    return query select 'access_grants', v_keys::bigint, false, null;
 
     if v_left then
-        return next row('flows', 0, true, 'when its jobs are gone')::fairq.upkeep;
+        return query select 'flows', 0::bigint, true, 'when its jobs are gone';
         return;
     end if;
     for v_queue in
@@ -194,9 +194,10 @@ begin
             v_busy := v_busy || v_queue;
         end if;
     end loop;
-    return next row(
-        'flows', v_done, v_busy <> '{}', case when v_busy <> '{}' then 'in use: ' || array_to_string(v_busy, ', ') end
-    )::fairq.upkeep;
+    return query
+    select
+        'flows', v_done::bigint, v_busy <> '{}',
+        case when v_busy <> '{}' then 'in use: ' || array_to_string(v_busy, ', ') end;
 end
 $fn$;
 comment on function fairq.erase_tenant(text, integer) is 'Erases everything of one tenant, a slice of at most p_limit rows of each table at a time; what runs is asked to stop first. A row for each table: how many went, and whether some are left. Call it until none lags; enqueue nothing for the tenant meanwhile.';

@@ -8,20 +8,31 @@
 --
 -- Owned by fairq_owner, as prune().
 
-create or replace function fairq._slice(p_task text, p_done integer, p_limit integer)
+create or replace function fairq._slice(p_task text, p_done integer, p_is_more boolean)
     returns fairq.upkeep
     language plpgsql
     immutable
     set search_path = pg_catalog, pg_temp
 as $fn$
 begin
-    return row(
-        p_task, p_done, p_done >= p_limit, case when p_done >= p_limit then 'more than p_limit' end
-    )::fairq.upkeep;
+    return row(p_task, p_done, p_is_more, case when p_is_more then 'call again' end)::fairq.upkeep;
 end
 $fn$;
-comment on function fairq._slice(text, integer, integer) is 'What a slice of a task did. Internal.';
-revoke all on function fairq._slice(text, integer, integer) from public;
+comment on function fairq._slice(text, integer, boolean) is 'What a slice of a task did. Internal.';
+revoke all on function fairq._slice(text, integer, boolean) from public;
+
+create or replace function fairq._written()
+    returns integer
+    language plpgsql
+    set search_path = pg_catalog, pg_temp
+as $fn$
+-- As the default of the columns slot.
+begin
+    return coalesce(pg_sequence_last_value('fairq.slot_seq'::regclass) % 4, 0);
+end
+$fn$;
+comment on function fairq._written() is 'The partition that is written. Internal.';
+revoke all on function fairq._written() from public;
 
 create or replace function fairq._partition(p_whole regclass, p_slot integer)
     returns regclass
@@ -244,14 +255,36 @@ begin
         );
         exit when v_done >= p_limit;
     end loop;
-    return fairq._slice('ended jobs', v_done, p_limit);
+    return fairq._slice('ended jobs', v_done, v_done >= p_limit);
 end
 $fn$;
 comment on function fairq._maintain_ended(interval, integer, timestamptz) is 'Removes ended jobs row by row. Internal.';
 revoke all on function fairq._maintain_ended(interval, integer, timestamptz) from public;
 
-create or replace function fairq._maintain_ring(p_longest interval, p_limit integer, p_now timestamptz)
-    returns setof fairq.upkeep
+create or replace function fairq._log_to_clear()
+    returns integer
+    language plpgsql
+    set search_path = pg_catalog, pg_temp
+as $fn$
+-- A partition of the log that has rows and is not written, and whose jobs are gone: but for those that had not ended by
+-- then. Null when there is none.
+declare
+    v_slot integer := fairq._written();
+begin
+    return (
+        select s.slot from generate_series(0, 3) as s(slot)
+        where s.slot <> v_slot
+          and not exists (select from fairq.finished_jobs as f where f.slot = s.slot)
+          and exists (select from fairq.job_log as g where g.slot = s.slot)
+        limit 1
+    );
+end
+$fn$;
+comment on function fairq._log_to_clear() is 'A partition of the log to be cleared. Internal.';
+revoke all on function fairq._log_to_clear() from public;
+
+create or replace function fairq._maintain_ring(p_longest interval, p_now timestamptz)
+    returns fairq.upkeep
     language plpgsql
     set search_path = pg_catalog, pg_temp
 as $fn$
@@ -261,29 +294,23 @@ as $fn$
 -- earliest, and only if that job is past its time, too.
 declare
     v_since  bigint := pg_sequence_last_value('fairq.slot_seq'::regclass) / 4;
-    v_slot   integer := coalesce(pg_sequence_last_value('fairq.slot_seq'::regclass) % 4, 0);
+    v_slot   integer := fairq._written();
     v_now    bigint := extract(epoch from p_now);
     v_next   integer := (v_slot + 1) % 4;
     v_turns  bigint := greatest(60, extract(epoch from p_longest) / 2);
     v_is_due boolean;
     v_other  integer;
     v_done   integer := 0;
-    v_log    integer := 0;
     v_why    text[] := '{}';
 begin
     if (select count(*) from pg_inherits as i where i.inhparent = 'fairq.finished_jobs'::regclass) <> 4
        or (select count(*) from pg_inherits as i where i.inhparent = 'fairq.job_log'::regclass) <> 4 then
         -- its rows go to partition 0: nothing is lost, and nothing is emptied
-        return next row('partitions', 0, true, 'a partition is missing: see fairq check')::fairq.upkeep;
-        return;
+        return row('partitions', 0, true, 'a partition is missing: see fairq check')::fairq.upkeep;
     end if;
     foreach v_other in array array[(v_slot + 1) % 4, (v_slot + 2) % 4, (v_slot + 3) % 4] loop
-        v_why := v_why || fairq._recycle('fairq.finished_jobs'::regclass, v_other, p_now);
-        if not exists (select from fairq.finished_jobs as f where f.slot = v_other) then
-            -- the jobs of that time are gone: so is the log, but for those that had not ended
-            v_log := v_log + fairq._move_log(v_other, v_slot, p_limit - v_log);
-            v_why := v_why || fairq._recycle('fairq.job_log'::regclass, v_other, p_now);
-        end if;
+        v_why := v_why || fairq._recycle('fairq.finished_jobs'::regclass, v_other, p_now)
+            || fairq._recycle('fairq.job_log'::regclass, v_other, p_now);
     end loop;
 
     -- the clock may have been ahead when the ring was turned last
@@ -297,12 +324,11 @@ begin
         v_done := 1;
     end if;
     v_why := array_remove(v_why, null);
-    return next row('partitions', v_done, v_why <> '{}', nullif(array_to_string(v_why, '; '), ''))::fairq.upkeep;
-    return next fairq._slice('log', v_log, p_limit);
+    return row('partitions', v_done, v_why <> '{}', nullif(array_to_string(v_why, '; '), ''))::fairq.upkeep;
 end
 $fn$;
-comment on function fairq._maintain_ring(interval, integer, timestamptz) is 'Empties partitions and turns the ring. Internal.';
-revoke all on function fairq._maintain_ring(interval, integer, timestamptz) from public;
+comment on function fairq._maintain_ring(interval, timestamptz) is 'Empties partitions and turns the ring. Internal.';
+revoke all on function fairq._maintain_ring(interval, timestamptz) from public;
 
 create or replace function fairq.maintain(p_limit integer default 10000)
     returns setof fairq.upkeep
@@ -327,6 +353,9 @@ as $fn$
 declare
     v_now     timestamptz := clock_timestamp();
     v_longest interval;
+    v_slot    integer;
+    v_log     integer := 0;
+    v_keys    integer;
 begin
     if p_limit is null or p_limit not between 1 and 100000 then
         -- _refuse() is not the owner's to call
@@ -339,22 +368,29 @@ begin
     end if;
     perform from fairq.queues as q where q.queue = '*' for update skip locked;
     if not found then
-        return next row('maintain', 0, false, 'another one is at work')::fairq.upkeep;
+        return query select 'maintain', 0::bigint, false, 'another one is at work';
         return;
     end if;
 
     v_longest := (select max(greatest(q.retention, q.retention_failed)) from fairq.queues as q);
-    return next fairq._maintain_ended(v_longest, p_limit, v_now);
-    return query select r.* from fairq._maintain_ring(v_longest, p_limit, v_now) as r;
-    return next fairq._slice('keys', fairq._prune_keys(p_limit, v_now), p_limit);
-    return next row('flows', fairq._prune_flows(p_limit, v_now), false, null)::fairq.upkeep;
+    return query select u.* from fairq._maintain_ended(v_longest, p_limit, v_now) as u;
+    v_slot := fairq._log_to_clear();
+    if v_slot is not null then
+        v_log := fairq._move_log(v_slot, fairq._written(), p_limit);
+    end if;
+    v_keys := fairq._prune_keys(p_limit, v_now);
+    return query select u.* from fairq._slice('keys', v_keys, v_keys >= p_limit) as u;
+    return query select 'flows', fairq._prune_flows(p_limit, v_now)::bigint, false, null;
     return query
     select
         'scheduler', coalesce(sum(r.done), 0)::bigint, coalesce(bool_or(r.lags), false),
         string_agg(r.task || ': ' || r.why, '; ')
     from fairq.reconcile(null, p_limit) as r;
+    -- last: who looks for a job by its id waits while a partition is locked
+    return query select u.* from fairq._maintain_ring(v_longest, v_now) as u;
+    return query select u.* from fairq._slice('log', v_log, fairq._log_to_clear() is not null) as u;
 end
 $fn$;
-comment on function fairq.maintain(integer) is 'One slice of upkeep: ended jobs past their retention and their log, partitions, expired keys, idle flows, and the scheduler''s counts. A row for each task: what was done, whether it lags and why. Call it every few minutes, by cron or from a worker, and again while a task says more than p_limit.';
+comment on function fairq.maintain(integer) is 'One slice of upkeep: ended jobs past their retention and their log, partitions, expired keys, idle flows, and the scheduler''s counts. A row for each task: what was done, whether it lags and why. Call it every few minutes, by cron or from a worker, and again while a task says so.';
 revoke all on function fairq.maintain(integer) from public;
 grant execute on function fairq.maintain(integer) to fairq_operator;

@@ -82,6 +82,31 @@ $fn$;
 comment on function fairq._prune_queue(text, timestamptz, timestamptz, integer) is 'Removes ended jobs of one queue. Internal.';
 revoke all on function fairq._prune_queue(text, timestamptz, timestamptz, integer) from public;
 
+create or replace function fairq._idle_tenants(p_queue text, p_limit integer, p_now timestamptz)
+    returns text[]
+    language plpgsql
+    set search_path = pg_catalog, pg_temp
+as $fn$
+-- Tenants of a queue that have had no work for a day and owe nothing, and have no rate.
+--
+-- Index:  flows_pick_idx, the end that is not eligible.
+begin
+    return array(
+        select f.tenant from fairq.flows as f
+        where f.queue = p_queue and not f.eligible
+          and f.vtime <= (
+              select t.virtual_time from fairq.ticks as t where t.queue = p_queue order by t.tick_id desc limit 1
+          )
+          and not f.has_work and f.running = 0 and f.rate is null
+          and f.minute < extract(epoch from p_now) / 60 - 1440
+        order by f.vtime, f.charge, f.served, f.tenant
+        limit p_limit
+    );
+end
+$fn$;
+comment on function fairq._idle_tenants(text, integer, timestamptz) is 'Tenants whose flows nobody needs. Internal.';
+revoke all on function fairq._idle_tenants(text, integer, timestamptz) from public;
+
 create or replace function fairq._prune_flows(p_limit integer, p_now timestamptz)
     returns integer
     language plpgsql
@@ -90,28 +115,24 @@ as $fn$
 -- Flows of tenants that have had no work for a day go, if they owe nothing: at or below the virtual time, which the
 -- tick keeps. One with a rate stays: its tokens are spent.
 --
--- Locks:  the queue's lock, one queue at a time; a queue in use is left for the next time.
--- Index:  flows_pick_idx, the end that is not eligible.
+-- Locks:  the queue's lock, to the end of the transaction, where there are some; a queue in use is left for the next
+--         time.
+-- Index:  flows_key_idx.
 declare
     v_queue text;
+    v_idle  text[];
     v_gone  integer;
     v_total integer := 0;
 begin
     for v_queue in select s.queue from fairq.schedulers as s order by s.queue loop
+        v_idle := fairq._idle_tenants(v_queue, p_limit, p_now);
+        -- most of the time there is nobody, and no claim is to wait for that
+        continue when v_idle = '{}';
         perform from fairq.schedulers as s where s.queue = v_queue for update skip locked;
         continue when not found;
-        with idle as materialized (
-            select f.ctid as row_id from fairq.flows as f
-            where f.queue = v_queue and not f.eligible
-              and f.vtime <= (
-                  select t.virtual_time from fairq.ticks as t where t.queue = v_queue order by t.tick_id desc limit 1
-              )
-              and not f.has_work and f.running = 0 and f.rate is null
-              and f.minute < extract(epoch from p_now) / 60 - 1440
-            order by f.vtime, f.charge, f.served, f.tenant
-            limit p_limit
-        )
-        delete from fairq.flows as f using idle as i where f.ctid = i.row_id;
+        -- again, as they are under the lock
+        v_idle := fairq._idle_tenants(v_queue, p_limit, p_now);
+        delete from fairq.flows as f where f.queue = v_queue and f.tenant = any (v_idle);
         get diagnostics v_gone = row_count;
         v_total := v_total + v_gone;
     end loop;

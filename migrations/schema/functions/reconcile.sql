@@ -135,9 +135,9 @@ begin
             v_fixed := fairq._correct(v_queue, p_limit);
         end if;
         continue when v_wrong = 0;
-        return next row(
-            v_queue, v_fixed, v_fixed < v_wrong, format('%s counts of the scheduler were wrong', v_wrong)
-        )::fairq.upkeep;
+        return query
+        select
+            v_queue, v_fixed::bigint, v_fixed < v_wrong, format('%s counts of the scheduler were wrong', v_wrong);
     end loop;
 end
 $fn$;
