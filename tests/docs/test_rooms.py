@@ -128,3 +128,12 @@ def test_a_verb_does_to_a_state_what_the_matrix_says(module_db: Database, cell: 
 def test_every_verb_of_the_matrix_is_tried_in_every_state() -> None:
     """Ten verbs, six states."""
     assert len(list(cells())) == len(CALLS) * 6
+
+
+def test_the_statements_of_the_page_run(module_db: Database) -> None:
+    """Each block of SQL, as an operator."""
+    blocks = re.findall(r"```sql\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)
+    assert blocks
+    operator = module_db.session(user=module_db.login("fairq_operator"))
+    for block in blocks:
+        operator.execute(block)

@@ -140,6 +140,9 @@ BELIEFS = {
         select f.queue, f.tenant from fairq.flows as f join fairq.ticks as t using (queue)
         where f.limited and f.token_due_at < t.token_floor
     """,
+    "what reconcile() would correct": """
+        select s.queue, d.* from fairq.schedulers as s cross join lateral fairq._drift(s.queue, 100) as d
+    """,
     "a wrong count of what the queue runs": """
         select t.queue, t.running, count(l.job_id) from fairq.ticks as t
         left join (select queue, job_id from fairq.leases union all select queue, job_id from ready) as l using (queue)
