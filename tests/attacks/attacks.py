@@ -47,7 +47,7 @@ ALLOWED = {
         "release_expired_jobs", "promote_due_jobs", "cancel_job", "retry_job", "reschedule_job", "prune", "maintain",
         "reconcile", "erase_tenant", "set_tenant",
         "pause_tenant", "resume_tenant", "purge_tenant", "set_queue", "queue_stats", "tenant_stats", "explain_wait",
-        "get_job", "dead_jobs",
+        "get_job", "dead_jobs", "pause_tenant_because", "pause_queue", "resume_queue", "pauses",
     },
 }  # fmt: skip
 FORGED = (
