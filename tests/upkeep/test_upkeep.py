@@ -145,7 +145,7 @@ def test_a_reader_is_not_waited_for(db: Database) -> None:
 @pytest.mark.once
 def test_a_patient_slice_is_noticed(assert_killed: Callable[..., None]) -> None:
     """Who waits longer for a reader has everybody wait who looks for a job by its id."""
-    patient = Statement("alter function fairq.maintain(integer) set lock_timeout = '60s'")
+    patient = Statement("alter function fairq.maintain(integer) set lock_timeout = '8s'")
     assert_killed(check_a_reader_is_not_waited_for, patient)
 
 
