@@ -14,8 +14,13 @@ from typing import TYPE_CHECKING
 from fairq_schema.errors import FilesError, UnknownTargetError
 
 if TYPE_CHECKING:
+    import sys
     from collections.abc import Sequence
-    from importlib.resources.abc import Traversable
+
+    if sys.version_info >= (3, 11):
+        from importlib.resources.abc import Traversable
+    else:
+        from importlib.abc import Traversable
 
 _FILE_NAME = re.compile(r"(?P<id>fairq_(?P<number>\d{4})_[a-z][a-z0-9_]*)\.sql")
 # Stands in the header of a migration that clients of the version before cannot live with.

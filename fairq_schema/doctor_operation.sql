@@ -208,7 +208,7 @@ where t.mean is not null
 select
     'error' as severity, format('queue %s', q.queue) as subject,
     format('the scheduler counts %s jobs that run, and there are %s: caps do not hold', t.running, n.running) as what,
-    'tell us how it came to that; until then: fairq maintain' as remedy
+    format('select * from fairq.reconcile(%L);', q.queue) as remedy
 from (select s.queue from fairq.schedulers as s) as q
 cross join lateral (
     select k.running from fairq.ticks as k where k.queue = q.queue order by k.tick_id desc limit 1

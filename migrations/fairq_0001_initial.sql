@@ -5941,7 +5941,7 @@ begin
     v_settings := fairq._queue_settings(p_queue);
     p_lease := coalesce(p_lease, v_settings.default_lease);
     if v_settings.read_ahead > 0 and p_tenants = '{*}' then
-        v_claimed := fairq._take_ready(p_queue, p_owner, p_caller, p_limit, p_lease, v_settings.paused, v_now);
+        v_claimed := fairq._take_ready(p_queue, p_owner, p_caller, p_limit, p_lease, v_settings.paused, p_now);
         p_limit := p_limit - cardinality(v_claimed);
         if p_limit = 0 then
             return v_claimed;
@@ -5958,7 +5958,12 @@ begin
     v_snap := pg_current_snapshot();
     v_caught := fairq._catch_up(v_was, v_snap, v_own, v_settings, v_now, p_limit + v_ahead, v_back);
     v_tick := v_caught.tick;
-    v_tick.ready_floor := case when v_away <> '{}' then v_was.ready_floor else 0 end;
+    v_tick.ready_floor := 0;
+    if v_away <> '{}' then
+        v_tick.ready_floor := v_was.ready_floor;
+        -- their leases, which cannot be seen yet, may be over already
+        v_tick.expire_floor := least(v_tick.expire_floor, v_was.expire_floor);
+    end if;
     v_tick.tokens := fairq._queue_tokens(v_tick, v_settings, v_now);
     v_tick.tokens_at := v_now;
 
@@ -5983,7 +5988,7 @@ begin
         v_got := '{}';
         if p_limit > 0 and v_picked.jobs is not null then
             v_got := fairq._lease(
-                p_queue, v_picked.jobs[:p_limit], v_dispatch, p_owner, p_caller, v_now, p_lease,
+                p_queue, v_picked.jobs[1 : p_limit], v_dispatch, p_owner, p_caller, v_now, p_lease,
                 v_settings.charge = 'time'
             );
             if v_got is null then
@@ -6004,6 +6009,8 @@ begin
                 p_queue, v_picked.jobs[p_limit + 1:], v_dispatch, v_size, v_settings.charge = 'time'
             );
             v_tick.ready_floor := coalesce(nullif(v_tick.ready_floor, 0), v_dispatch);
+            -- whoever takes them does not move it, and may want the shortest of leases
+            v_tick.expire_floor := least(v_tick.expire_floor, v_now);
         end if;
         p_limit := p_limit - cardinality(v_got);
         -- a pass that only found flows empty is followed by a wider one
@@ -6121,7 +6128,7 @@ revoke all on function fairq._lease_each(
 
 create or replace function fairq._take_ready(
     p_queue text, p_owner text, p_caller text, p_limit integer, p_lease interval, p_is_paused boolean,
-    p_now timestamptz
+    p_now timestamptz default null
 )
     returns fairq.claimed_job[]
     language plpgsql
@@ -6130,6 +6137,8 @@ as $fn$
 -- queued -> running: up to p_limit of the jobs that are ready, in the order in which they were picked, as far as nobody
 -- else is taking them.
 --
+-- p_now:  the clock; null for the real one, read once the picks are had: no lease ends before they were picked, which is
+--         where the expire floor waits.
 -- Fair:   they are charged and counted already. Of a queue that is paused none is taken, nor any beside those of a
 --         tenant that is.
 -- Locks:  rows of ready_picks, skipping those held by others; then as _lease.
@@ -6138,6 +6147,7 @@ declare
     v_claimed fairq.claimed_job[] := '{}';
     v_ready   fairq.ready_picks;
     v_base    bigint;
+    v_now     timestamptz;
     v_got     fairq.claimed_job[];
 begin
     while p_limit > 0 and not p_is_paused loop
@@ -6165,16 +6175,17 @@ begin
         returning r.* into v_ready;
         exit when not found;
 
+        v_now := coalesce(p_now, clock_timestamp());
         v_base := v_ready.dispatch - v_ready.jobs[1].turn;
         if cardinality(v_ready.jobs) > p_limit then
             insert into fairq.ready_picks (queue, dispatch, jobs)
             values (p_queue, v_base + v_ready.jobs[p_limit + 1].turn, v_ready.jobs[p_limit + 1:]);
-            v_ready.jobs := v_ready.jobs[:p_limit];
+            v_ready.jobs := v_ready.jobs[1 : p_limit];
         end if;
-        v_got := fairq._lease(p_queue, v_ready.jobs, v_base, p_owner, p_caller, p_now, p_lease, true);
+        v_got := fairq._lease(p_queue, v_ready.jobs, v_base, p_owner, p_caller, v_now, p_lease, true);
         if v_got is null then
             -- and no more: the one that somebody holds would come again
-            return v_claimed || fairq._lease_each(p_queue, v_ready.jobs, v_base, p_owner, p_caller, p_now, p_lease);
+            return v_claimed || fairq._lease_each(p_queue, v_ready.jobs, v_base, p_owner, p_caller, v_now, p_lease);
         end if;
         v_claimed := v_claimed || v_got;
         p_limit := p_limit - cardinality(v_got);
@@ -6333,8 +6344,7 @@ begin
     v_is_good := fairq._limit_idle_transaction();
     if v_settings.read_ahead > 0 and v_tenants = '{*}' then
         v_claimed := fairq._take_ready(
-            p_queue, p_owner, v_caller, p_limit, coalesce(p_lease, v_settings.default_lease), v_settings.paused,
-            clock_timestamp()
+            p_queue, p_owner, v_caller, p_limit, coalesce(p_lease, v_settings.default_lease), v_settings.paused
         );
         p_limit := p_limit - cardinality(v_claimed);
     end if;

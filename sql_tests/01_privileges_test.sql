@@ -27,6 +27,10 @@ from (values
     ('erase_tenant',         false, false, false, true,  false),
     ('set_tenant',           false, false, false, true,  false),
     ('pause_tenant',         false, false, false, true,  false),
+    ('pause_tenant_because', false, false, false, true,  false),
+    ('pause_queue',          false, false, false, true,  false),
+    ('resume_queue',         false, false, false, true,  false),
+    ('pauses',               false, false, false, true,  false),
     ('resume_tenant',        false, false, false, true,  false),
     ('purge_tenant',         false, false, false, true,  false),
     ('set_queue',            false, false, false, true,  false),
@@ -109,6 +113,7 @@ select set_eq('select * from rights', $$ values
     ('schedulers', 'fairq_api', 'insert select update(queue)'),
     ('ticks', 'fairq_api', 'delete insert select'),
     ('settlements', 'fairq_api', 'delete insert select'),
+    ('pause_notes', 'fairq_api', 'delete insert select update(paused_by reason)'),
     ('ready_picks', 'fairq_api', 'delete insert select update(queue)'),
     ('access_grants', 'fairq_api', 'select'),
     ('all_jobs', 'fairq_api', 'select'),
@@ -141,6 +146,7 @@ select set_eq('select * from rights', $$ values
     ('schedulers', 'fairq_operator', 'select'),
     ('ticks', 'fairq_operator', 'select'),
     ('settlements', 'fairq_operator', 'select'),
+    ('pause_notes', 'fairq_operator', 'select'),
     ('ready_picks', 'fairq_operator', 'select'),
     ('access_grants', 'fairq_operator', 'delete insert select update')
 $$, 'each role has the rights on tables and columns that the table says, and no other role has any');

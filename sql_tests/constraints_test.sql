@@ -19,6 +19,7 @@ insert into good values
         "retention": "1 day", "notify": false, "read_ahead": 0}'),
     -- a trigger sets changed_xid, so that it is never null
     ('tenants', '{"queue": "q", "tenant": "t", "weight": 1, "paused": false, "burst": 1, "changed_xid": "3"}'),
+    ('pause_notes', '{"queue": "q", "tenant": "t", "paused_at": "2024-01-01", "paused_by": "me"}'),
     ('flows', '{"queue": "q", "tenant": "t", "weight": 1, "paused": false, "vtime": 0, "running": 0, "served": 0, "stamp": 0,
         "head_at": [null, null, null, null], "head_id": [null, null, null, null], "burst": 1, "limited": false, "epoch": 0,
         "estimate": 1000, "price": 1000, "minute": 0, "started": [0, 0], "spent": [0, 0]}'),

@@ -280,13 +280,13 @@ select is(
     pg_temp.why(:again), 'queued/in_line/0/0: it is the first of its own tenant''s jobs and the next of all',
     'why: it is next'
 );
-select is(pg_temp.why(w.job_id), 'queued/tenant_paused/0: its tenant is paused', 'why: the tenant is paused')
+select matches(pg_temp.why(w.job_id), '^queued/tenant_paused/0: its tenant is paused since ', 'why: the tenant is paused')
 from waits as w;
 select is(pg_temp.why(j.job_id), 'queued/tenant_at_cap/0: its tenant is at its cap of 0', 'why: the tenant is at its cap')
 from fairq.jobs as j
 where j.tenant = 'capped' and not exists (select from fairq.leases as l where l.job_id = j.job_id);
 select fairq_test.given_jobs('a', 1, 'other');
-select is(pg_temp.why(j.job_id), 'queued/queue_paused/0: its queue is paused', 'why: the queue is paused')
+select matches(pg_temp.why(j.job_id), '^queued/queue_paused/0: its queue is paused since ', 'why: the queue is paused')
 from fairq.jobs as j where j.queue = 'other';
 select fairq.set_queue('other', p_paused => false, p_max_running => 0);
 select is(pg_temp.why(j.job_id), 'queued/queue_at_cap/0: its queue is at its cap of 0', 'why: the queue is at its cap')

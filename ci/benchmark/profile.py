@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from benchmark.segments import drained, room, spread, taker
 
 if TYPE_CHECKING:
+    from benchmark.queues import Queue
     from benchmark.segments import Bench, Row
 
 # The functions that make up a step; what is in none of them is shared work, or too little to be told.
@@ -26,6 +27,9 @@ STEPS = {
         *("_queue_settings", "_check_name", "_check_limit", "_check_held", "_check_batch", "_limit_idle_transaction"),
         *("_room", "_queue_tokens"),
     ),
+    "what is ready: left for others, taken, put back": (
+        *("_take_ready", "_make_ready", "_put_ready_back", "_being_taken", "_lease_each"),
+    ),
     "the claim's frame": ("claim_jobs", "_dispatch"),
     "the completion: lease judged, taken away": ("complete_job", "complete_jobs", "_complete_one", "_complete"),
     "history: the job moved to finished_jobs": ("_finish",),
@@ -36,8 +40,13 @@ TIMES = "select funcname, calls, self_time * 1000 from pg_stat_user_functions wh
 
 def profile(bench: Bench) -> list[Row]:
     """Self time of each step per job, by batch; one session, so that nobody waits for anybody."""
-    [queue] = bench.present("fairq")
     rows: dict[str, Row] = {step: {"step": step} for step in (*STEPS, "all of it")}
+    for queue, prefix in zip(bench.present("fairq", "fairq-ahead"), ("at", "ahead"), strict=True):
+        _profile(bench, queue, prefix, rows)
+    return list(rows.values())
+
+
+def _profile(bench: Bench, queue: Queue, prefix: str, rows: dict[str, Row]) -> None:
     for batch in (batch for batch in (1, 10, 100) if batch in bench.sizes.jobs):
         jobs = bench.sizes.jobs[batch]
         with bench.database(queue) as database:
@@ -48,7 +57,6 @@ def profile(bench: Bench) -> list[Row]:
             found = {name: (calls, time) for name, calls, time in database.admin.execute(TIMES)}
         done = found["claim_jobs"][0] * batch
         for step, names in STEPS.items():
-            rows[step][f"at_{batch}"] = round(sum(found.get(name, (0, 0))[1] for name in names) / done, 1)
-        rows["all of it"][f"at_{batch}"] = round(sum(time for _, time in found.values()) / done, 1)
-        bench.say(f"  batch {batch}: {rows['all of it'][f'at_{batch}']} µs a job")
-    return list(rows.values())
+            rows[step][f"{prefix}_{batch}"] = round(sum(found.get(name, (0, 0))[1] for name in names) / done, 1)
+        rows["all of it"][f"{prefix}_{batch}"] = round(sum(time for _, time in found.values()) / done, 1)
+        bench.say(f"  {queue.name}, batch {batch}: {rows['all of it'][f'{prefix}_{batch}']} µs a job")

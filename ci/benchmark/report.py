@@ -27,7 +27,11 @@ RATIOS = {
 }
 COLUMNS: dict[str, dict[str, str]] = {
     "claim": {"batch": "batch", "tenants": "tenants", "queue": "queue", **SPEED, **BUFFERS, "empty": "empty", **RATIOS},
-    "profile": {"step": "step", "at_1": "batch 1", "at_10": "batch 10", "at_100": "batch 100"},
+    "profile": {
+        "step": "step",
+        **{f"at_{batch}": f"batch {batch}" for batch in (1, 10, 100)},
+        **{f"ahead_{batch}": f"ahead, batch {batch}" for batch in (1, 10, 100)},
+    },
     "enqueue": {"batch": "batch", "queue": "queue", **SPEED, "buffers": "buffers", **RATIOS},
     "groups": {
         "batch": "batch",

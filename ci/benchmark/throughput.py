@@ -104,7 +104,7 @@ def _sessions(bench: Bench, queue: Queue, count: int) -> Row:
 
 def wal(bench: Bench) -> list[Row]:
     """WAL per job from enqueue to complete, table by table."""
-    queues = bench.present("fairq", "pgmq", "pgmq-archive")
+    queues = bench.present("fairq", "fairq-ahead", "pgmq", "pgmq-archive")
     return in_turn(bench, {queue.name: partial(_wal, bench, queue) for queue in queues})
 
 

@@ -17,15 +17,10 @@ async def work(payload):  # yours: in no transaction; it is cancelled when it is
     return await asyncio.sleep(payload.get("seconds", 0), {"letter": payload["letter"]})
 
 
-async def fetch(pool, query, *arguments):  # a transaction keeps a statement and its arguments together in pgbouncer
-    async with pool.acquire() as conn, conn.transaction():
-        return await conn.fetch(query, *arguments)
-
-
 async def run(pool, job, token, renew_every, working):
     try:
         while not (await asyncio.wait([working], timeout=renew_every))[0]:
-            if not (await fetch(pool, "select fairq.renew_job_lease($1, $2)", job, token))[0][0]:
+            if not await pool.fetchval("select fairq.renew_job_lease($1, $2)", job, token):
                 working.cancel()
         result = await working
         async with pool.acquire() as conn, conn.transaction():  # the effects, and that it is done: both or neither
@@ -33,21 +28,22 @@ async def run(pool, job, token, renew_every, working):
             if not await conn.fetchval("select fairq.complete_job($1, $2, $3)", job, token, json.dumps(result)):
                 raise asyncio.CancelledError
     except asyncio.CancelledError:
-        await fetch(pool, "select * from fairq.release_jobs($1, $2)", [job], [token])
+        await pool.fetch("select * from fairq.release_jobs($1, $2)", [job], [token])
     except Exception as error:
-        await fetch(pool, "select fairq.fail_job($1, $2, $3)", job, token, repr(error))
+        await pool.fetch("select fairq.fail_job($1, $2, $3)", job, token, repr(error))
     del running[job]
 
 
 async def main():
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, lambda: [leaving.append(True), wake.set()])
+    # without a cache no prepared statement is left for the next transaction of a pgbouncer
     async with asyncpg.create_pool(url, statement_cache_size=0) as pool, asyncio.TaskGroup() as tasks:
         if listen_url := os.environ.get("LISTEN_URL"):
             ear = await asyncpg.connect(listen_url)
             await ear.add_listener(await ear.fetchval("select fairq.channel($1)", queue), lambda *_: wake.set())
         while not leaving:
             wake.clear()
-            jobs = await fetch(pool, CLAIM, queue, owner, free) if (free := 4 - len(running)) else []
+            jobs = await pool.fetch(CLAIM, queue, owner, free) if (free := 4 - len(running)) else []
             for job, token, payload, renew_every in jobs:
                 working = running[job] = asyncio.create_task(work(json.loads(payload)))
                 tasks.create_task(run(pool, job, token, renew_every, working)).add_done_callback(lambda _: wake.set())

@@ -23,7 +23,7 @@ $fn$;
 -- what functions take, return or declare
 grant usage on type
     fairq.jobs, fairq.leases, fairq.job_keys, fairq.queues, fairq.tenants, fairq.flows, fairq.ticks, fairq.all_jobs,
-    fairq.enqueued_job, fairq.enqueue_outcome, fairq.claimed_job, fairq.job_outcome,
+    fairq.enqueued_job, fairq.enqueue_outcome, fairq.claimed_job, fairq.job_outcome, fairq.pause_stat,
     fairq.upkeep, fairq.right_count, fairq.queue_stat, fairq.tenant_stat,
     fairq.wait_reason, fairq.new_job, fairq.news, fairq.amount, fairq.ending,
     fairq.tenant_news, fairq.moved, fairq.place, fairq.pick, fairq.touched, fairq.caught_up, fairq.spent, fairq.picked
@@ -47,6 +47,8 @@ grant update (
 ) on fairq.queues to fairq_api;
 grant select, insert on fairq.tenants to fairq_api;
 grant update (weight, max_running, paused, rate, burst) on fairq.tenants to fairq_api;
+grant select, insert, delete on fairq.pause_notes to fairq_api;
+grant update (paused_by, reason) on fairq.pause_notes to fairq_api;
 grant select, insert on fairq.flows to fairq_api;
 grant update (
     weight, max_running, paused, rate, burst, tokens, tokens_at, token_due_at, limited, vtime, epoch, estimate, price,
@@ -86,7 +88,7 @@ grant select on fairq.job_log to fairq_tenant;
 grant select on fairq.all_jobs, fairq.job_events to fairq_operator;
 grant select on
     fairq.jobs, fairq.job_log, fairq.job_keys, fairq.queues, fairq.tenants, fairq.flows, fairq.schedulers, fairq.ticks,
-    fairq.settlements, fairq.ready_picks
+    fairq.settlements, fairq.ready_picks, fairq.pause_notes
 to fairq_operator;
 grant select (
     job_id, queue, tenant, caller, lease_owner, attempt, started_at, lease_expires_at, cancel_requested_at, dispatch,

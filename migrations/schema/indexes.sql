@@ -85,6 +85,10 @@ comment on index fairq.flows_token_idx is 'Ridden by _tokens_due: limited flows 
 create index tenants_weight_idx on fairq.tenants (queue, weight);
 comment on index fairq.tenants_weight_idx is 'Ridden by _spread: the greatest weight of a queue.';
 
+-- what is paused
+create index tenants_pause_idx on fairq.tenants (queue, tenant) where paused;
+comment on index fairq.tenants_pause_idx is 'Ridden by pauses: paused tenants, which are few.';
+
 -- the scheduler's look at ended attempts
 create index settlements_look_idx on fairq.settlements (queue, ended_xid);
 comment on index fairq.settlements_look_idx is 'Ridden by _look: ended attempts by the transaction they ended in.';

@@ -28,6 +28,7 @@ set local role fairq_api;
 \ir functions/identity.sql
 \ir functions/waiting.sql
 \ir functions/settings.sql
+\ir functions/pause.sql
 \ir functions/enqueue.sql
 \ir functions/promote.sql
 \ir functions/expire.sql

@@ -22,6 +22,7 @@ create policy owner_does_all on fairq.job_log_3 to fairq_owner using (true) with
 create policy owner_does_all on fairq.job_keys to fairq_owner using (true) with check (true);
 create policy owner_does_all on fairq.queues to fairq_owner using (true) with check (true);
 create policy owner_does_all on fairq.tenants to fairq_owner using (true) with check (true);
+create policy owner_does_all on fairq.pause_notes to fairq_owner using (true) with check (true);
 create policy owner_does_all on fairq.flows to fairq_owner using (true) with check (true);
 create policy owner_does_all on fairq.schedulers to fairq_owner using (true) with check (true);
 create policy owner_does_all on fairq.ticks to fairq_owner using (true) with check (true);
@@ -61,6 +62,11 @@ create policy api_changes on fairq.queues for update to fairq_api using (true) w
 create policy api_reads on fairq.tenants for select to fairq_api using (true);
 create policy api_adds on fairq.tenants for insert to fairq_api with check (true);
 create policy api_changes on fairq.tenants for update to fairq_api using (true) with check (true);
+
+create policy api_reads on fairq.pause_notes for select to fairq_api using (true);
+create policy api_adds on fairq.pause_notes for insert to fairq_api with check (true);
+create policy api_changes on fairq.pause_notes for update to fairq_api using (true) with check (true);
+create policy api_removes on fairq.pause_notes for delete to fairq_api using (true);
 
 create policy api_reads on fairq.flows for select to fairq_api using (true);
 create policy api_adds on fairq.flows for insert to fairq_api with check (true);
@@ -116,6 +122,7 @@ create policy operator_reads on fairq.job_log for select to fairq_operator using
 create policy operator_reads on fairq.job_keys for select to fairq_operator using (true);
 create policy operator_reads on fairq.queues for select to fairq_operator using (true);
 create policy operator_reads on fairq.tenants for select to fairq_operator using (true);
+create policy operator_reads on fairq.pause_notes for select to fairq_operator using (true);
 create policy operator_reads on fairq.flows for select to fairq_operator using (true);
 create policy operator_reads on fairq.schedulers for select to fairq_operator using (true);
 create policy operator_reads on fairq.ticks for select to fairq_operator using (true);

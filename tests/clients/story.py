@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -119,6 +119,15 @@ def world(
             yield World(db, program, copied, {"DATABASE_URL": url(through, user=user)})
     else:
         yield World(db, program, copied, {"DATABASE_URL": direct, "LISTEN_URL": direct})
+
+
+@contextmanager
+def pooled_again(w: World) -> Iterator[World]:
+    """The same, through a pooler."""
+    user = w.db.login("fairq_worker")
+    w.db.execute(f"grant select, insert on sent to {user}")
+    with pooled(w.db.dsn, user=user) as through:
+        yield replace(w, environment={"DATABASE_URL": url(through, user=user)})
 
 
 def check_leases_are_renewed_and_jobs_change_hands(w: World, patience: float = TIMEOUT) -> None:

@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.support import NeverHappened
+from tests.support import NeverHappened, wait_until
 
 from . import story
 from .programs import PROGRAMS
-from .story import world
+from .story import pooled_again, world
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -99,3 +99,23 @@ def test_a_worker_that_keeps_no_lease_or_gives_none_back_is_noticed(
     program = next(program for program in PROGRAMS if program.source.parts[-2:] == ("psycopg", "worker.py"))
     with world(db, program, tmp_path, edit) as w, pytest.raises((AssertionError, NeverHappened)):
         story.check_leases_are_renewed_and_jobs_change_hands(w, patience=10)
+
+
+@pytest.mark.once
+@pytest.mark.parametrize(
+    ("folder", "edit"),
+    [
+        ("asyncpg", (", statement_cache_size=0", "")),
+        ("psycopg", ('"prepare_threshold": None', '"prepare_threshold": 0')),
+    ],
+)
+def test_what_is_said_of_prepared_statements_is_so(
+    db: Database, tmp_path: Path, folder: str, edit: tuple[str, str]
+) -> None:
+    """Without what the page says of pgbouncer a worker ends with an error; without pgbouncer it works."""
+    program = next(program for program in PROGRAMS if program.folder == folder)
+    with world(db, program, tmp_path, edit) as w, w.workers("direct") as (worker,):
+        w.becomes(w.enqueue("amber", 1), "succeeded", worker)
+    with pooled_again(w) as p, p.workers("pooled") as (worker,):
+        wait_until(lambda: worker.process.poll() is not None, "the worker to end", timeout=120)
+        assert "prepared statement" in worker.said()

@@ -35,7 +35,7 @@ def test_the_reference_is_up_to_date(server: Server, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "line",
     [
-        "| `p_limit` | a number from 1 to 1000 | `claim_jobs`, `tenant_stats`, `dead_jobs` |",
+        "| `p_limit` | a number from 1 to 1000 | `claim_jobs`, `pauses`, `tenant_stats`, `dead_jobs` |",
         "| `p_limit` | a number from 1 to 100000 | `prune`, `maintain`, `reconcile`, `erase_tenant`, `purge_tenant` |",
         "| `p_jobs` | an array of 1 to 10000 elements | `enqueue_jobs` |",
         "| `p_default_lease` | an interval from 1 millisecond to the queue's `longest_lease` | `set_queue` |",

@@ -12,6 +12,7 @@ from psycopg.conninfo import make_conninfo
 
 import fairq_schema
 from fairq_schema import cli
+from fairq_schema._statements import statements
 from tests.support import storm, wait_until
 
 if TYPE_CHECKING:
@@ -59,15 +60,19 @@ def test_a_healthy_server_is_clean(start_server: Callable[..., LocalServer]) -> 
         assert cli.main(["doctor", "--only", "operation", "--dsn", dsn]) == 0
 
 
-def test_a_storm_is_clean(db: Database) -> None:
-    """In the midst of claims and completions the scheduler's counts are found right, each time."""
+@pytest.mark.parametrize("read_ahead", [0, 20])
+def test_a_storm_is_clean(db: Database, read_ahead: int) -> None:
+    """In the midst of claims and completions the scheduler's counts are found right, each time; also picked ahead."""
+    db.set_queue(read_ahead=read_ahead)
     user = db.login("fairq_operator", "pg_monitor")
 
     def work(worker: Worker) -> list[int]:
         worker.given_jobs(worker.random.choice("abc"), 5)
         jobs = worker.claim(4)
-        worker.complete_all(jobs[:2])
-        worker.release_all(jobs[2:3])
+        for job in jobs[:2]:
+            worker.complete(job)
+        for job in jobs[2:3]:
+            worker.release(job)
         return [job.job_id for job in jobs]
 
     def watch(_: Worker) -> list[int]:
@@ -123,7 +128,7 @@ CASES = [
     Case(
         "O5", "error", "update fairq.leases set lease_expires_at = clock_timestamp() + interval '2 hours'", heals=False
     ),
-    Case("O8", "error", "delete from fairq.leases", heals=False),
+    Case("O8", "error", "delete from fairq.leases"),
     Case("O16", "warning", "update fairq.finished_jobs set finished_at = now() - interval '16 days'", heals=False),
     Case("O16", "warning", "update fairq.job_keys set expires_at = now() - interval '2 days'", heals=False),
     Case("O16", "error", "alter table fairq.finished_jobs detach partition fairq.finished_jobs_3", heals=False),
@@ -203,6 +208,8 @@ def test_a_standby_that_feeds_back(start_server: Callable[..., LocalServer]) -> 
     """A long query there holds rows here."""
     server = start_server(durable=True, autovacuum="on", wal_level="replica")
     feedback = {"hot_standby_feedback": "on", "wal_receiver_status_interval": "1s"}
+    # what pg_basebackup writes has options that the libpq of some packages does not know
+    feedback["primary_conninfo"] = make_conninfo(host=str(server.folder), port=server.port, user="postgres")
     with (
         server.databases.clone() as db,
         psycopg.connect(start_server(copy_of=server, **feedback).dsn(db.dbname)) as reader,
@@ -234,10 +241,12 @@ def test_an_index_that_was_not_finished(db: Database) -> None:
     assert findings(db) == []
 
 
-@pytest.mark.once
 def test_a_notification_queue_that_fills(start_server: Callable[..., LocalServer]) -> None:
     """A listener that stays in its transaction: seen from a quarter on, worse from three."""
-    server = start_server(max_notify_queue_pages="64")
+    server = start_server()
+    small = server.major >= 17
+    if small:
+        server = start_server(max_notify_queue_pages="64")
     with server.databases.clone() as db:
         listener = db.session(autocommit=False)
         listener.execute("listen deaf")
@@ -245,12 +254,17 @@ def test_a_notification_queue_that_fills(start_server: Callable[..., LocalServer
         listener.value("select 1")
         user = db.login("fairq_operator", "pg_monitor")
 
-        def fill_until(severity: str) -> None:
-            while ("O4", severity) not in codes(findings(db, user=user)):
-                db.execute("select pg_notify('deaf', repeat('x', 7000) || n) from generate_series(1, 4) as n")
+        def is_told(severity: str) -> bool:
+            if small:
+                return ("O4", severity) in codes(findings(db, user=user))
+            # the queue has 8 GB: the same question, with bounds that can be reached
+            (query,) = (text for name, text in statements("doctor_operation.sql", "fairq").items() if "O4" in name)
+            return severity in {row.severity for row in db.rows(query.replace("0.", "0.0000"))}
 
-        fill_until("warning")
-        fill_until("error")
+        for severity in ("warning", "error"):
+            assert not is_told(severity)
+            while not is_told(severity):
+                db.execute("select pg_notify('deaf', repeat('x', 7000) || n) from generate_series(1, 4) as n")
         listener.conn.rollback()
 
 

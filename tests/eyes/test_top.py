@@ -53,7 +53,8 @@ def test_a_storm_is_looked_at(db: Database) -> None:
         jobs = worker.claim(5, lease=LONG)
         for job in jobs[:3]:
             worker.fail(job, error="no such mailbox", retry=False)
-        worker.complete_all(jobs[3:])
+        for job in jobs[3:]:
+            worker.complete(job)
         return [job.job_id for job in jobs]
 
     def watch(_: Worker) -> list[int]:

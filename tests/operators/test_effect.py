@@ -38,6 +38,8 @@ WISHES = {
     "the wish of all": Wish("set_tenant", Q | {"p_tenant": "*", "p_max_running": 3}, "ab"),
     # what came while it was under way stays
     "purge": Wish("purge_tenant", A, "abbbbbbbbb"),
+    "a pause with a reason": Wish("pause_tenant_because", A | {"p_reason": "so"}, "bbbbbbbbbb"),
+    "a queue's pause with a reason": Wish("pause_queue", Q | {"p_reason": "so"}, ""),
     "queue's pause": Wish("set_queue", Q | {"p_paused": True}, ""),
     "queue's cap": Wish("set_queue", Q | {"p_max_running": 7}, "aba"),
     "queue's rate": Wish("set_queue", Q | {"p_rate": 0.001, "p_burst": 4}, "abab"),

@@ -11,7 +11,7 @@ import psycopg
 import pytest
 
 import fairq_schema
-from tests.package.clients import DRIVERS
+from tests.package.clients import DRIVERS, RefusedError
 from tests.package.upgrades import WAYS, calls
 from tests.support import Database, in_background, wait_until
 
@@ -120,7 +120,7 @@ def check_calls_meanwhile(db: Database, helper: Session, text: str) -> None:
             migration.commit()
         for call, each in zip(meanwhile, begun, strict=True):
             assert each.result() == call.answer, call.statement
-        assert waiting > 0, "nobody met the files"
+        assert waiting > 0 or "lock table" not in text, "nobody met the file"
     finally:
         for session in sessions:
             session.close()
@@ -139,3 +139,53 @@ def blocked(db: Database, session: psycopg.Connection[tuple[str | None, ...]]) -
     """
     waits = "select wait_event_type = 'Lock' from pg_stat_activity where pid = %s"
     return bool(db.value(waits, session.info.backend_pid))
+
+
+# --- and what would not go on ------------------------------------------------------------------------------
+
+# Another result under the same name, as no migration may have it.
+OTHER_RESULT = """
+    drop function fairq.cancel_job(bigint);
+    create function fairq.cancel_job(p_job_id bigint) returns integer language sql as 'select 1';
+    grant execute on function fairq.cancel_job(bigint) to public;
+"""
+# A function that is called in the middle is gone: whoever calls claim_jobs() from now on does not need it.
+GONE = """
+    do $fn$
+    declare
+        v_claim text := pg_get_functiondef('fairq.claim_jobs'::regproc);
+    begin
+        assert v_claim like '%fairq._dispatch(%';
+        execute replace(v_claim, 'fairq._dispatch(', 'fairq._dispatched(');
+        execute format('alter function %s rename to _dispatched', 'fairq._dispatch'::regproc::oid::regprocedure);
+    end
+    $fn$;
+"""
+
+
+@pytest.mark.parametrize("driver", DRIVERS)
+def test_another_result_is_noticed(databases: Databases, driver: str) -> None:
+    """
+    Had a function another result, who has prepared a call of it would not go on.
+    """
+    with databases.clone() as db:
+        user = db.login(*PARTS)
+        helper = db.session(user=user)
+        with DRIVERS[driver](f"{db.dsn} user={user}") as client:
+            run_all(helper, client)
+            db.execute(OTHER_RESULT)
+            with pytest.raises(RefusedError) as refused:
+                run_all(helper, client)
+            assert refused.value.sqlstate == "0A000"
+
+
+def test_what_is_gone_is_noticed(databases: Databases) -> None:
+    """
+    Were a function gone that a call in the middle needs, it would not go on.
+    """
+    with databases.clone() as db:
+        helper = db.session(user=db.login(*PARTS))
+        lock = "lock table fairq.queues in access exclusive mode;"
+        check_calls_meanwhile(db, helper, lock)
+        with pytest.raises(psycopg.errors.UndefinedFunction, match="_dispatch"):
+            check_calls_meanwhile(db, helper, lock + GONE)

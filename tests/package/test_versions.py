@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import re
 from datetime import timedelta
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import psycopg
 import pytest
@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.short
 
+# tables that a queue at work has rows in
+FILLED = ("access_grants", "flows", "job_keys", "job_log", "leases", "queues", "schedulers", "tenants", "ticks")
 STATES = ["cancelled", "dead", "queued", "running", "scheduled", "succeeded"]
 
 
@@ -105,41 +107,81 @@ def check_upgrade(databases: Databases, folder: Path, start: int) -> None:
         fairq_schema.apply(dsn, to=start, migrations=folder)
         with Database(dsn) as db:
             fill(db)
-            jobs = states(db)
-            assert sorted({state for _, state in jobs}) == STATES
+            jobs = contents(db)
+            assert {row["state"] for row in jobs["jobs"] + jobs["finished_jobs"]} | {"running"} == set(STATES)
+            assert all(jobs[table] for table in FILLED)
             old = snapshot(dsn)
 
             for _ in range(2):
                 fairq_schema.apply(dsn, migrations=folder)
                 assert old_differs_from_new(snapshot(fresh), snapshot(dsn)) == []
                 assert fairq_schema.check(dsn, migrations=folder).differences == ()
-                assert states(db) == jobs
+                assert kept(jobs, contents(db)) == jobs
                 fairq_schema.rollback(dsn, to=start, migrations=folder)
                 assert old_differs_from_new(old, snapshot(dsn)) == []
                 assert fairq_schema.check(dsn, migrations=folder).differences == ()
-                assert states(db) == jobs
+                assert contents(db) == jobs
             fairq_schema.apply(dsn, migrations=folder)
-            (job,) = db.claim()
-            assert db.complete(job)
+            assert drain(db) == 6
 
 
 def fill(db: Database) -> None:
     """
-    A job in every state.
+    A job in every state, and a row in every table: wishes, pauses, keys, events, who may do what.
     """
-    db.given_jobs("a", 5)
+    db.set_queue(max_running=50)
+    db.set_queue("paused", paused=True)
+    db.given_jobs("a", 1, queue="paused")
+    db.set_tenant("a", weight=2, max_running=10, rate=1000, burst=100)
+    db.call("pause_tenant", p_queue="default", p_tenant="paused")
+    db.given_jobs("paused")
+    db.given_jobs("a", 8)
     db.given_jobs("a", 1, delay=timedelta(hours=1))
-    ended, dead, _ = db.claim(3)
-    db.complete(ended)
+    db.enqueue("a", key="k")
+    ended, dead, failed, released, stopped, _ = db.claim(6, lease="1 hour")
+    db.complete(ended, {"sum": 1})
     db.fail(dead, retry=False)
+    db.fail(failed, error="so", retry_delay="1 hour")
+    db.release(released)
+    db.cancel(stopped.job_id)
     db.cancel(db.given_jobs("b")[0])
 
 
-def states(db: Database) -> list[tuple[int, str]]:
+def drain(db: Database) -> int:
     """
-    All jobs.
+    Complete all that may run, with what was leased before the way; return how many were claimed.
     """
-    return [tuple(row) for row in db.rows("select job_id, state from fairq.all_jobs order by job_id")]
+    db.set_queue("paused", paused=False)
+    db.call("resume_tenant", p_queue="default", p_tenant="paused")
+    leased = db.rows("select l.job_id, l.lease_token from fairq.leases as l")
+    assert {db.complete(job) for job in leased} == {True}
+    jobs = [*db.claim(100), *db.claim(100, queue="paused")]
+    assert set(db.complete_all(jobs).values()) == {"succeeded"}
+    return len(jobs)
+
+
+def contents(db: Database) -> dict[str, list[dict[str, Any]]]:
+    """
+    Every row of every table.
+    """
+    tables = db.rows("""
+        select c.relname from pg_class as c
+        where c.relnamespace = 'fairq'::regnamespace and c.relkind in ('r', 'p') and not c.relispartition
+    """)
+    rows = "select to_jsonb(t) as row from fairq.{} as t order by to_jsonb(t)::text"
+    return {table.relname: [each.row for each in db.rows(rows.format(table.relname))] for table in tables}
+
+
+def kept(old: dict[str, list[dict[str, Any]]], new: dict[str, list[dict[str, Any]]]) -> dict[str, list[dict[str, Any]]]:
+    """
+    What of the newer rows the older version knows, too.
+    """
+    found = {}
+    for table, rows in old.items():
+        known = rows[0].keys() if rows else ()
+        cut = [{column: row[column] for column in known} for row in new[table]]
+        found[table] = [row for row in rows if row in cut] if len(cut) == len(rows) else cut
+    return found
 
 
 def snapshot(dsn: str, schema: str = "fairq") -> fairq_schema.Fingerprint:

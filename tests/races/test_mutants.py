@@ -567,6 +567,14 @@ MUTANTS: dict[str, tuple[Callable[[Database], None], tuple[Callable[..., None], 
         Edit("_take_ready", "if cardinality(v_ready.jobs) > p_limit then", "if false then"),
         (read_ahead.check_what_is_too_much_stays_ready,),
     ),
+    "the expire floor is not held for what is ready": (
+        Edit("_dispatch", "v_tick.expire_floor := least(v_tick.expire_floor, v_now);"),
+        (read_ahead.check_leases_of_what_was_ready_end,),
+    ),
+    "the expire floor is not held for what is being taken": (
+        Edit("_dispatch", "v_tick.expire_floor := least(v_tick.expire_floor, v_was.expire_floor);"),
+        (read_ahead.check_leases_of_what_was_ready_end,),
+    ),
     "a rebuild keeps what is ready": (
         Edit("_rebuild", "delete from fairq.ready_picks as r where r.queue = p_queue;"),
         (read_ahead.check_another_cluster_makes_it_ready_anew,),

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.support import Worker, storm
+from tests.support import Worker, storm, wait_until
 
 from . import test_storms as storms
 from .helpers import assert_agrees, assert_agrees_after_look, check, check_books, drain, ids, look, on_another_cluster
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from tests.support import Database
 
 HOUR = timedelta(hours=1)
+MOMENT = timedelta(milliseconds=1)
 AHEAD = 7
 
 
@@ -231,6 +232,34 @@ def check_another_cluster_makes_it_ready_anew(db: Database) -> None:
 def test_another_cluster_makes_it_ready_anew(db: Database) -> None:
     """A dump may hold picks; after it is restored every job is still run once."""
     check_another_cluster_makes_it_ready_anew(db)
+
+
+@check
+def check_leases_of_what_was_ready_end(db: Database) -> None:
+    """However short the lease that a claim gives to what was ready, and however late it commits, its end is seen."""
+    db.set_queue(read_ahead=5)
+    first, second, third, *rest = db.given_jobs("a", 8, max_attempts=9)
+    assert ids(db.claim(1)) == [first]
+    assert ids(db.claim(1, lease=MOMENT)) == [second]
+    slow = db.session(autocommit=False)
+    (taken,) = slow.claim(1, lease=MOMENT)
+    assert taken.job_id == third
+    wait_until(lambda: db.value("select clock_timestamp() > %s", taken.lease_expires_at), "a lease to be over")
+    for _ in range(3):
+        # each of them picks anew, round what is being taken
+        assert set(ids(db.claim(5))) <= {second, *rest}
+        look(db)
+    slow.conn.commit()
+    look(db)
+    assert_agrees(db)
+    assert db.job(third)["attempts"] == 1
+    assert db.job(second)["attempts"] >= 1
+    assert third in drain(db)
+
+
+def test_leases_of_what_was_ready_end(db: Database) -> None:
+    """No job is lost with a worker that took it from what was ready."""
+    check_leases_of_what_was_ready_end(db)
 
 
 @check

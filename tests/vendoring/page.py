@@ -7,6 +7,8 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+from tests.vendoring.versions import LATER_NAME
+
 PAGE = Path(__file__).resolve().parents[2] / "docs/vendoring.md"
 _BLOCK = re.compile(r"^(?P<what>[A-Z][a-z ]+):\n\n```sh\n(?P<commands>.*?)^```$", re.MULTILINE | re.DOTALL)
 INSTALL, LATER, BACK, REMOVE = "Install", "A version later", "Back by one version", "Remove"
@@ -22,8 +24,8 @@ def sections() -> dict[str, str]:
 
 def commands(heading: str) -> dict[str, str]:
     """
-    Return the commands of one section, by what they are for; NAME is for the second version, here "torture".
+    Return the commands of one section, by what they are for, with the second version in the place of NAME.
     """
     return {
-        match["what"]: match["commands"].replace("NAME", "torture") for match in _BLOCK.finditer(sections()[heading])
+        match["what"]: match["commands"].replace("NAME", LATER_NAME) for match in _BLOCK.finditer(sections()[heading])
     }

@@ -13,7 +13,7 @@ import pytest
 from fairq_schema.export import export
 from tests.vendoring.conftest import made
 from tests.vendoring.projects import alembic, alembic_async, django
-from tests.vendoring.versions import migrations
+from tests.vendoring.versions import ORIGINALS, migrations
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -104,7 +104,7 @@ def test_django_on_paper_and_unchanged(start: Callable[..., Project], release: C
     """
     project = start("Django", release("torture", "alone"), django)
     project.run("fairq export --target django")
-    assert "create table fairq.notes (" in project.run("python manage.py sqlmigrate fairq 0002")
+    assert "create table fairq.notes (" in project.run(f"python manage.py sqlmigrate fairq {len(ORIGINALS) + 1:04}")
     assert "no issues" in project.run("python manage.py check")
     project.run("python manage.py makemigrations --check")
 

@@ -11,6 +11,11 @@ from pathlib import Path
 
 CHECKOUT = Path(__file__).resolve().parents[2]
 SHIPPED = CHECKOUT / "migrations"
+ORIGINALS = sorted(path.stem for path in SHIPPED.glob("fairq_*.sql") if not path.name.endswith(".rollback.sql"))
+# What a project gets that has version 1, a version later: ours, or while there is none yet one that is made up; as it
+# is told to migrations(), and its words.
+EXTRA, COUNT = ((), 2) if len(ORIGINALS) > 1 else (("torture",), 1)
+LATER_NAME = ORIGINALS[1].split("_", 2)[2] if len(ORIGINALS) > 1 else "torture"
 
 # Whatever a tool could take for something of its own, and PostgreSQL does not.
 TORTURE = """\
@@ -103,8 +108,7 @@ def migrations(folder: Path, *extra: str, shipped: int | None = None) -> Path:
     The further ones are "torture", then "alone".
     """
     folder.mkdir(parents=True)
-    originals = sorted(path.stem for path in SHIPPED.glob("fairq_*.sql") if not path.name.endswith(".rollback.sql"))
-    names = originals[:shipped]
+    names = ORIGINALS[:shipped]
     for name in names:
         for suffix in (".sql", ".rollback.sql"):
             shutil.copy(SHIPPED / f"{name}{suffix}", folder)

@@ -86,8 +86,7 @@ begin
     v_is_good := fairq._limit_idle_transaction();
     if v_settings.read_ahead > 0 and v_tenants = '{*}' then
         v_claimed := fairq._take_ready(
-            p_queue, p_owner, v_caller, p_limit, coalesce(p_lease, v_settings.default_lease), v_settings.paused,
-            clock_timestamp()
+            p_queue, p_owner, v_caller, p_limit, coalesce(p_lease, v_settings.default_lease), v_settings.paused
         );
         p_limit := p_limit - cardinality(v_claimed);
     end if;

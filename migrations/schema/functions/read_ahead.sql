@@ -79,7 +79,7 @@ revoke all on function fairq._lease_each(
 
 create or replace function fairq._take_ready(
     p_queue text, p_owner text, p_caller text, p_limit integer, p_lease interval, p_is_paused boolean,
-    p_now timestamptz
+    p_now timestamptz default null
 )
     returns fairq.claimed_job[]
     language plpgsql
@@ -88,6 +88,8 @@ as $fn$
 -- queued -> running: up to p_limit of the jobs that are ready, in the order in which they were picked, as far as nobody
 -- else is taking them.
 --
+-- p_now:  the clock; null for the real one, read once the picks are had: no lease ends before they were picked, which is
+--         where the expire floor waits.
 -- Fair:   they are charged and counted already. Of a queue that is paused none is taken, nor any beside those of a
 --         tenant that is.
 -- Locks:  rows of ready_picks, skipping those held by others; then as _lease.
@@ -96,6 +98,7 @@ declare
     v_claimed fairq.claimed_job[] := '{}';
     v_ready   fairq.ready_picks;
     v_base    bigint;
+    v_now     timestamptz;
     v_got     fairq.claimed_job[];
 begin
     while p_limit > 0 and not p_is_paused loop
@@ -123,16 +126,17 @@ begin
         returning r.* into v_ready;
         exit when not found;
 
+        v_now := coalesce(p_now, clock_timestamp());
         v_base := v_ready.dispatch - v_ready.jobs[1].turn;
         if cardinality(v_ready.jobs) > p_limit then
             insert into fairq.ready_picks (queue, dispatch, jobs)
             values (p_queue, v_base + v_ready.jobs[p_limit + 1].turn, v_ready.jobs[p_limit + 1:]);
-            v_ready.jobs := v_ready.jobs[:p_limit];
+            v_ready.jobs := v_ready.jobs[1 : p_limit];
         end if;
-        v_got := fairq._lease(p_queue, v_ready.jobs, v_base, p_owner, p_caller, p_now, p_lease, true);
+        v_got := fairq._lease(p_queue, v_ready.jobs, v_base, p_owner, p_caller, v_now, p_lease, true);
         if v_got is null then
             -- and no more: the one that somebody holds would come again
-            return v_claimed || fairq._lease_each(p_queue, v_ready.jobs, v_base, p_owner, p_caller, p_now, p_lease);
+            return v_claimed || fairq._lease_each(p_queue, v_ready.jobs, v_base, p_owner, p_caller, v_now, p_lease);
         end if;
         v_claimed := v_claimed || v_got;
         p_limit := p_limit - cardinality(v_got);

@@ -1590,7 +1590,7 @@ begin
     v_settings := fairq._queue_settings(p_queue);
     p_lease := coalesce(p_lease, v_settings.default_lease);
     if v_settings.read_ahead > 0 and p_tenants = '{*}' then
-        v_claimed := fairq._take_ready(p_queue, p_owner, p_caller, p_limit, p_lease, v_settings.paused, v_now);
+        v_claimed := fairq._take_ready(p_queue, p_owner, p_caller, p_limit, p_lease, v_settings.paused, p_now);
         p_limit := p_limit - cardinality(v_claimed);
         if p_limit = 0 then
             return v_claimed;
@@ -1607,7 +1607,12 @@ begin
     v_snap := pg_current_snapshot();
     v_caught := fairq._catch_up(v_was, v_snap, v_own, v_settings, v_now, p_limit + v_ahead, v_back);
     v_tick := v_caught.tick;
-    v_tick.ready_floor := case when v_away <> '{}' then v_was.ready_floor else 0 end;
+    v_tick.ready_floor := 0;
+    if v_away <> '{}' then
+        v_tick.ready_floor := v_was.ready_floor;
+        -- their leases, which cannot be seen yet, may be over already
+        v_tick.expire_floor := least(v_tick.expire_floor, v_was.expire_floor);
+    end if;
     v_tick.tokens := fairq._queue_tokens(v_tick, v_settings, v_now);
     v_tick.tokens_at := v_now;
 
@@ -1632,7 +1637,7 @@ begin
         v_got := '{}';
         if p_limit > 0 and v_picked.jobs is not null then
             v_got := fairq._lease(
-                p_queue, v_picked.jobs[:p_limit], v_dispatch, p_owner, p_caller, v_now, p_lease,
+                p_queue, v_picked.jobs[1 : p_limit], v_dispatch, p_owner, p_caller, v_now, p_lease,
                 v_settings.charge = 'time'
             );
             if v_got is null then
@@ -1653,6 +1658,8 @@ begin
                 p_queue, v_picked.jobs[p_limit + 1:], v_dispatch, v_size, v_settings.charge = 'time'
             );
             v_tick.ready_floor := coalesce(nullif(v_tick.ready_floor, 0), v_dispatch);
+            -- whoever takes them does not move it, and may want the shortest of leases
+            v_tick.expire_floor := least(v_tick.expire_floor, v_now);
         end if;
         p_limit := p_limit - cardinality(v_got);
         -- a pass that only found flows empty is followed by a wider one

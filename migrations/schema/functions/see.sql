@@ -749,7 +749,7 @@ begin
     end if;
     if p_settings.paused then
         v_reason := 'queue_paused';
-        v_words := 'its queue is paused';
+        v_words := 'its queue is paused' || fairq._pause_words(p_settings.queue, '');
     elsif v_all >= p_settings.max_running then
         v_reason := 'queue_at_cap';
         v_words := format('its queue is at its cap of %s', p_settings.max_running);
@@ -759,7 +759,8 @@ begin
         v_words := format('its queue is rate-limited until %s', v_until);
     elsif p_flow.paused then
         v_reason := 'tenant_paused';
-        v_words := 'its tenant is paused';
+        v_words := 'its tenant is paused'
+            || fairq._pause_words(p_flow.queue, (fairq._wish(p_flow.queue, p_flow.tenant)).tenant);
     elsif v_own >= p_flow.max_running then
         v_reason := 'tenant_at_cap';
         v_words := format('its tenant is at its cap of %s', p_flow.max_running);

@@ -9,7 +9,7 @@ create or replace function fairq.schema_version()
     parallel safe
     set search_path = pg_catalog, pg_temp
 as $fn$
-    select 1
+    select 2
 $fn$;
 comment on function fairq.schema_version() is 'The schema version installed here: the number of the last migration.';
 revoke all on function fairq.schema_version() from public;
