@@ -51,6 +51,10 @@ for answer, letter in (("rollback", 1), ("commit", 2)):
 }
 
 
+# drivers and poolers do not differ with the server: on one version
+pytestmark = pytest.mark.once
+
+
 @pytest.mark.parametrize("pooler", [False, True], ids=["direct", "pooler"])
 @pytest.mark.parametrize("folder", STORIES)
 def test_a_job_is_there_when_its_order_is(db: Database, folder: str, pooler: bool) -> None:

@@ -19,6 +19,9 @@ if TYPE_CHECKING:
 
     from .programs import Program
 
+# drivers and poolers do not differ with the server: on one version
+pytestmark = pytest.mark.once
+
 LONGEST = 60
 
 each_program = pytest.mark.parametrize("program", PROGRAMS, ids=str)
@@ -73,7 +76,6 @@ def test_those_that_cannot_listen_say_so() -> None:
         assert listens is bool(program.hourly), program
 
 
-@pytest.mark.once
 @pytest.mark.slow
 @each_program
 def test_a_worker_that_does_not_undo_is_noticed(db: Database, program: Program, tmp_path: Path) -> None:
@@ -82,7 +84,6 @@ def test_a_worker_that_does_not_undo_is_noticed(db: Database, program: Program, 
         story.check_what_is_not_completed_is_undone(w)
 
 
-@pytest.mark.once
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "edit",
@@ -101,7 +102,6 @@ def test_a_worker_that_keeps_no_lease_or_gives_none_back_is_noticed(
         story.check_leases_are_renewed_and_jobs_change_hands(w, patience=10)
 
 
-@pytest.mark.once
 @pytest.mark.parametrize(
     ("folder", "edit"),
     [

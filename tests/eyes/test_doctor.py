@@ -23,8 +23,6 @@ if TYPE_CHECKING:
     from tests.support.races import Worker
     from tests.support.servers import LocalServer
 
-pytestmark = pytest.mark.short
-
 LONG = timedelta(hours=1)
 # Test servers have no autovacuum and never sync; that they are told so is a test of its own.
 OF_TEST_SERVERS = {("O3", "autovacuum"), ("O14", "fsync"), ("O14", "full_page_writes")}

@@ -29,8 +29,6 @@ if TYPE_CHECKING:
     from tests.support import Database
     from tests.support.races import Worker
 
-pytestmark = pytest.mark.short
-
 LONG = timedelta(hours=1)
 FAIRQ = (sys.executable, "-m", "fairq_schema")
 WITHOUT_RICH = "import sys; sys.modules['rich'] = None; from fairq_schema.cli import main; sys.exit(main(sys.argv[1:]))"
