@@ -6137,8 +6137,8 @@ as $fn$
 -- queued -> running: up to p_limit of the jobs that are ready, in the order in which they were picked, as far as nobody
 -- else is taking them.
 --
--- p_now:  the clock; null for the real one, read once the picks are had: no lease ends before they were picked, which is
---         where the expire floor waits.
+-- p_now:  the clock; null for the real one, read once the picks are had: no lease ends before they were picked, which
+--         is where the expire floor waits.
 -- Fair:   they are charged and counted already. Of a queue that is paused none is taken, nor any beside those of a
 --         tenant that is.
 -- Locks:  rows of ready_picks, skipping those held by others; then as _lease.

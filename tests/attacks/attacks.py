@@ -1037,7 +1037,7 @@ def what_is_unique_is_so_within_a_tenant(db: Database) -> None:
     """Keys that tenants choose are unique within the tenant; ids that fairq gives are the only others."""
     given_by_us = {"jobs_pkey", "leases_pkey", "finished_jobs_pkey", "job_log_pkey", "ready_picks_pkey"}
     given_by_us |= {f"{table}_{slot}_pkey" for table in ("finished_jobs", "job_log") for slot in range(4)}
-    of_operators = {"queues_pkey", "schedulers_pkey", "ticks_pkey", "access_grants_pkey", "ready_picks_pkey"}
+    of_operators = {"queues_pkey", "schedulers_pkey", "ticks_pkey", "access_grants_pkey", "pause_notes_pkey"}
     query = """
         select c.relname::text as name, a.attname::text as first from pg_index as i
         join pg_class as c on c.oid = i.indexrelid

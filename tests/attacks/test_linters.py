@@ -12,7 +12,7 @@ MIGRATIONS = Path(__file__).resolve().parents[2] / "migrations"
 PGSPOT = Path(sysconfig.get_path("scripts")) / "pgspot"
 # It cannot follow an assignment to a field of a row variable, and leaves such a function out; the conventions and the
 # attacks do not.
-NOT_READ = {'"v_new.queue" is not a known variable'}
+NOT_READ = {f'"{name}.queue" is not a known variable' for name in ("v_new", "v_flow")}
 
 
 @pytest.mark.parametrize(
