@@ -167,8 +167,16 @@ def rollback(  # noqa: PLR0913  one way to undo, four things to say about it
         stop = max(len(found.done) - steps, 0) if kept is None else kept
         if len(found.done) > stop:
             _refuse_reader(run.backend)
-            while (not undone or undone[-1] != files[stop].id) and (name := _undo_last(run, stop, lose_jobs=lose_data)):
-                undone.append(name)
+            try:
+                while (not undone or undone[-1] != files[stop].id) and (
+                    name := _undo_last(run, stop, lose_jobs=lose_data)
+                ):
+                    undone.append(name)
+            except WouldLoseJobsError as error:
+                if undone:
+                    message = f"{error} (undone before: {', '.join(undone)})"
+                    raise WouldLoseJobsError(message) from error
+                raise
     return undone
 
 

@@ -210,20 +210,7 @@ def _parser() -> argparse.ArgumentParser:
     doctor.set_defaults(command=_doctor)
 
     maintain = _add_maintain(commands)
-
-    top = commands.add_parser("top", help="watch queues and tenants: who waits and why, who holds what; for operators")
-    top.add_argument("--queue", help="one queue alone (default: all)")
-    top.add_argument("--tenants", type=int, default=10, metavar="N", help="tenants shown of each queue (default: 10)")
-    top.add_argument(
-        "--by",
-        choices=ORDERS,
-        default="backlog",
-        help="which tenants: with most of the backlog, most of the last minute (share), or whose turn is next",
-    )
-    top.add_argument("--interval", type=float, default=2, metavar="SECONDS", help="between two looks (default: 2)")
-    top.add_argument("--once", action="store_true", help="look once, and print that as text")
-    top.add_argument("--json", action="store_true", dest="as_json", help="look once, and print that as JSON")
-    top.set_defaults(command=_top)
+    top = _add_top(commands)
 
     for command in (apply, status, rollback, check, adopt, doctor, maintain, top):
         command.add_argument("--dsn", default="", help="libpq connection string or URI (default: the PG* environment)")
@@ -273,6 +260,25 @@ def _add_maintain(commands: Any) -> argparse.ArgumentParser:  # noqa: ANN401  ar
     )
     maintain.set_defaults(command=_maintain)
     return maintain
+
+
+def _add_top(commands: Any) -> argparse.ArgumentParser:  # noqa: ANN401  argparse hides the type
+    top: argparse.ArgumentParser = commands.add_parser(
+        "top", help="watch queues and tenants: who waits and why, who holds what; for operators"
+    )
+    top.add_argument("--queue", help="one queue alone (default: all)")
+    top.add_argument("--tenants", type=int, default=10, metavar="N", help="tenants shown of each queue (default: 10)")
+    top.add_argument(
+        "--by",
+        choices=ORDERS,
+        default="backlog",
+        help="which tenants: with most of the backlog, most of the last minute (share), or whose turn is next",
+    )
+    top.add_argument("--interval", type=float, default=2, metavar="SECONDS", help="between two looks (default: 2)")
+    top.add_argument("--once", action="store_true", help="look once, and print that as text")
+    top.add_argument("--json", action="store_true", dest="as_json", help="look once, and print that as JSON")
+    top.set_defaults(command=_top)
+    return top
 
 
 def _add_lock_wait(command: argparse.ArgumentParser) -> None:

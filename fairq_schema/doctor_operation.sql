@@ -13,7 +13,7 @@ with long as (
 select
     case when h.age > 12 * l.patience or h.transactions > 50 * l.transactions then 'error' else 'warning' end as severity,
     h.subject,
-    h.what || ': rows that died since are not removed, and claims and lookups get slower' as what,
+    h.what || ': rows that died since are not removed, and tables and indexes grow' as what,
     h.remedy
 from long as l
 cross join lateral (
@@ -31,6 +31,8 @@ cross join lateral (
     from pg_stat_activity as a
     where a.pid <> pg_backend_pid() and coalesce(a.backend_type, '') not in ('autovacuum worker', 'walsender')
       and (a.backend_xmin is not null or a.backend_xid is not null)
+      -- a snapshot of another database holds nothing here
+      and (a.datid is null or a.datid = (select d.oid from pg_database as d where d.datname = current_database()))
     union all
     select
         format('standby %s', coalesce(nullif(a.application_name, ''), a.pid::text)), null, age(a.backend_xmin),
@@ -44,6 +46,7 @@ cross join lateral (
         format('it was prepared by %I at %s', p.owner, date_trunc('second', p.prepared)),
         format('finish it: commit prepared %1$L; or rollback prepared %1$L;', p.gid)
     from pg_prepared_xacts as p
+    where p.database = current_database()
 ) as h
 where h.age > l.patience or h.transactions > l.transactions
 union all
@@ -66,7 +69,7 @@ where not (i.indisvalid and i.indisready and i.indislive)
 
 -- name: O3 autovacuum
 select
-    'error' as severity, s.name as subject, 'this is off: dead rows stay, and every claim walks more of them' as what,
+    'error' as severity, s.name as subject, 'this is off: dead rows stay, and tables and indexes grow' as what,
     format('alter system set %s = on; select pg_reload_conf();', s.name) as remedy
 from pg_settings as s
 where s.name in ('autovacuum', 'track_counts') and s.setting = 'off'

@@ -63,6 +63,7 @@ from (
         'prepared', p.gid, p.owner::text, null, null,
         extract(epoch from clock_timestamp() - p.prepared)::double precision, age(p.transaction)
     from pg_prepared_xacts as p
+    where p.database = current_database()
     union all
     select
         'slot', r.slot_name::text, null, null, case when r.active then 'active' else 'inactive' end, null,

@@ -26,6 +26,7 @@ create function pg_temp.others() returns jsonb language sql as $fn$
         'jobs', (select jsonb_agg(v order by v.job_id) from fairq.all_jobs as v where v.tenant <> 'zyx'),
         'keys', (select jsonb_agg(k order by k.operation_key) from fairq.job_keys as k where k.tenant <> 'zyx'),
         'log', (select jsonb_agg(g order by g.log_id) from fairq.job_log as g where g.tenant <> 'zyx'),
+        'pauses', (select jsonb_agg(n order by n.queue, n.tenant) from fairq.pause_notes as n where n.tenant <> 'zyx'),
         'wishes', (select jsonb_agg(to_jsonb(t) - 'changed_xid' order by t.queue, t.tenant) from fairq.tenants as t where t.tenant <> 'zyx'),
         'grants', (select jsonb_agg(a order by a.role_name, a.verb) from fairq.access_grants as a where a.tenant <> 'zyx')
     )
@@ -34,8 +35,9 @@ create function pg_temp.drift() returns bigint language sql as $fn$
     select count(*) from fairq.schedulers as s cross join lateral fairq._drift(s.queue, 100)
 $fn$;
 
--- given two tenants in two queues, with jobs in every state, keys, wishes, grants and a log
+-- given two tenants in two queues, with jobs in every state, keys, wishes, a pause, grants and a log
 select fairq.set_tenant(q, t, p_weight => 3) from (values ('default'), ('other'), ('unused')) as v(q), (values ('zyx'), ('b')) as w(t);
+select fairq.pause_tenant_because('unused', t, 'does not pay') from (values ('zyx'), ('b')) as w(t);
 insert into fairq.access_grants (role_name, verb, queue, tenant)
 values ('fairq_producer', 'enqueue', 'q', 'zyx'), ('fairq_producer', 'enqueue', 'q', 'b');
 create temp table jobs as
@@ -54,7 +56,7 @@ create temp table before as select pg_temp.others() as rows;
 select is(
     pg_temp.traces('zyx'),
     'fairq.access_grants, fairq.finished_jobs, fairq.flows, fairq.job_keys, fairq.job_log, fairq.jobs, fairq.leases, '
-    'fairq.settlements, fairq.tenants', 'given a tenant that is everywhere'
+    'fairq.pause_notes, fairq.settlements, fairq.tenants', 'given a tenant that is everywhere'
 );
 
 -- a slice
@@ -66,7 +68,10 @@ select is(bool_and(cancel_requested_at is not null), true, 'and is') from fairq.
 select is(bool_or(cancel_requested_at is not null), false, 'that of others is not') from fairq.leases as l where l.tenant = 'b';
 select is(why, 'when its jobs are gone', 'the scheduler knows the tenant until then') from slice where task = 'flows';
 do $do$ begin for i in 1..9 loop perform from fairq.erase_tenant('zyx', 2); end loop; end $do$;
-select is(pg_temp.traces('zyx'), 'fairq.flows, fairq.jobs, fairq.leases, fairq.settlements, fairq.tenants', 'what runs is left');
+select is(
+    pg_temp.traces('zyx'),
+    'fairq.flows, fairq.jobs, fairq.leases, fairq.pause_notes, fairq.settlements, fairq.tenants', 'what runs is left'
+);
 select set_eq(
     'select distinct j.task from fairq.jobs as j where j.tenant = ''zyx''', array['running'], 'and nothing else'
 );

@@ -62,8 +62,12 @@ left join (
         greatest(age(a.backend_xmin), age(a.backend_xid)) as transactions
     from pg_stat_activity as a
     where (a.backend_xmin is not null or a.backend_xid is not null) and a.pid <> pg_backend_pid()
+      -- a snapshot of another database holds nothing here
+      and (a.datid is null or a.datid = (select d.oid from pg_database as d where d.datname = current_database()))
     union all
-    select 'prepared', extract(epoch from clock_timestamp() - p.prepared), age(p.transaction) from pg_prepared_xacts as p
+    select 'prepared', extract(epoch from clock_timestamp() - p.prepared), age(p.transaction)
+    from pg_prepared_xacts as p
+    where p.database = current_database()
     union all
     select 'slot', null, greatest(age(r.xmin), age(r.catalog_xmin)) from pg_replication_slots as r
 ) as h on h.kind = k.kind

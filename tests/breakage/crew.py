@@ -102,6 +102,7 @@ class Client:
         except AGAIN as error:
             self.errors[error.sqlstate or "connection"] += 1
             self._leave()
+            # as a client that backs off; nothing is awaited by it
             threading.Event().wait(self._random.uniform(0.02, 0.2))
 
     def _turn(self, session: Session) -> None:

@@ -1,5 +1,5 @@
 """
-A stand-in for PostgREST, whose program is on none of the registries that tests fetch from.
+A stand-in for PostgREST, which tests do not install.
 
 For `POST /rpc/NAME` it runs what PostgREST runs for one: a transaction in which the role and the claims of a verified
 token are set, and one call of the function with the fields of the JSON body as named arguments of their SQL types.

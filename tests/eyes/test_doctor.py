@@ -168,8 +168,10 @@ def test_what_does_no_harm_is_not(db: Database, statement: str) -> None:
     assert findings(db) == []
 
 
-def test_a_session_that_stays_in_its_transaction(db: Database) -> None:
-    """By a snapshot or by an id of its own; the remedy ends it, and patience decides."""
+def test_a_session_that_stays_in_its_transaction(db: Database, empty_db: str) -> None:
+    """By a snapshot or by an id of its own, in this database; the remedy ends it, and patience decides."""
+    stranger = psycopg.connect(empty_db, application_name="stranger")
+    stranger.execute("select pg_current_xact_id()")
     reader = db.session(autocommit=False, application_name="report")
     reader.execute("set transaction isolation level repeatable read")
     reader.value("select 1")
@@ -177,16 +179,15 @@ def test_a_session_that_stays_in_its_transaction(db: Database) -> None:
     writer.value("select pg_current_xact_id()::text")
     assert findings(db) == []
     held = [each for each in findings(db, impatient=True) if each.hazard == "O1"]
-    assert {name for each in held for name in ("report", "importer") if f"({name})" in each.what} == {
-        "report",
-        "importer",
-    }
+    names = ("report", "importer", "stranger")
+    assert {name for each in held for name in names if f"({name})" in each.what} == {"report", "importer"}
     for each in held:
         call = each.remedy.partition(": ")[2].partition(";")[0]
         db.execute(call)
     wait_until(
         lambda: not [each for each in findings(db, impatient=True) if each.hazard == "O1"], "the sessions to end"
     )
+    stranger.close()
 
 
 def test_what_outlives_sessions(start_server: Callable[..., LocalServer]) -> None:

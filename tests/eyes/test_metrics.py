@@ -91,8 +91,8 @@ def test_the_numbers_are_right(db: Database) -> None:
     assert not any(re.search(r"_\d$", table) for table in tables)
 
 
-def test_what_is_held_shows(db: Database) -> None:
-    """An open claim, and a snapshot."""
+def test_what_is_held_shows(db: Database, empty_db: str) -> None:
+    """An open claim, and a snapshot; none of another database, which keeps no row of this one."""
     db.given_jobs("a", 2)
     db.claim(1)
     holder = db.session(autocommit=False)
@@ -105,6 +105,10 @@ def test_what_is_held_shows(db: Database) -> None:
         assert ages.keys() == {"session", "standby", "prepared", "slot"}
         holder.conn.rollback()
         assert conn.execute(queries("fairq")["fairq_lock"].encode()).fetchall() == [("default", 0, 0)]
+        with psycopg.connect(empty_db) as stranger:
+            stranger.execute("select pg_current_xact_id()")
+            held_by = conn.execute(queries("fairq")["fairq_held"].encode()).fetchall()
+            assert {kind: age for kind, age, _ in held_by}["session"] == 0
 
 
 def test_few_tenants_have_labels(db: Database) -> None:

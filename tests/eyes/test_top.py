@@ -24,10 +24,11 @@ from fairq_schema._top import Wanted, look
 from tests.support import in_background, storm, wait_until
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from tests.support import Database
     from tests.support.races import Worker
+    from tests.support.servers import LocalServer
 
 LONG = timedelta(hours=1)
 FAIRQ = (sys.executable, "-m", "fairq_schema")
@@ -157,9 +158,9 @@ def test_who_holds_the_lock_and_a_snapshot(db: Database) -> None:
     assert len(waiting.result()) == 1
 
 
-def test_a_prepared_transaction_and_a_slot_hold_snapshots_too(start_server: object) -> None:
+def test_a_prepared_transaction_and_a_slot_hold_snapshots_too(start_server: Callable[..., LocalServer]) -> None:
     """They outlive their sessions, and their age is no secret."""
-    server = start_server(max_prepared_transactions="5", wal_level="logical")  # type: ignore[operator]
+    server = start_server(max_prepared_transactions="5", wal_level="logical")
     with server.databases.clone() as db:
         db.execute("select pg_create_logical_replication_slot('stale', 'pgoutput')")
         db.execute("begin; select pg_current_xact_id(); prepare transaction 'forgotten'")

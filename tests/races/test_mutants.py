@@ -567,6 +567,18 @@ MUTANTS: dict[str, tuple[Callable[[Database], None], tuple[Callable[..., None], 
         Edit("_take_ready", "if cardinality(v_ready.jobs) > p_limit then", "if false then"),
         (read_ahead.check_what_is_too_much_stays_ready,),
     ),
+    "what is ready is so for ever": (
+        Edit("_take_ready", "v_now - interval '1 second' and v_now + interval '1 second'", "'-infinity' and 'infinity'"),
+        (read_ahead.check_what_is_ready_is_so_for_a_second,),
+    ),
+    "a tenant's tokens are not put back": (
+        Edit("_put_ready_back", "f.tokens + n.returned", "f.tokens"),
+        (read_ahead.check_tokens_come_back_with_what_is_put_back,),
+    ),
+    "a queue's tokens are not put back": (
+        Edit("_dispatch", "v_was.tokens + coalesce(cardinality(v_back.endings), 0)", "v_was.tokens"),
+        (read_ahead.check_tokens_come_back_with_what_is_put_back,),
+    ),
     "the expire floor is not held for what is ready": (
         Edit("_dispatch", "v_tick.expire_floor := least(v_tick.expire_floor, v_now);"),
         (read_ahead.check_leases_of_what_was_ready_end,),

@@ -262,6 +262,49 @@ def test_leases_of_what_was_ready_end(db: Database) -> None:
     check_leases_of_what_was_ready_end(db)
 
 
+def a_second_later(db: Database) -> None:
+    """As if the last look of each queue had been two seconds ago."""
+    db.execute("update fairq.ticks set ticked_at = ticked_at - interval '2 seconds'")
+
+
+@check
+def check_what_is_ready_is_so_for_a_second(db: Database) -> None:
+    """A claim that comes later looks first: for a newcomer, for what is due, for leases that are over."""
+    db.set_queue(read_ahead=50, charge="jobs")
+    jobs = db.given_jobs("a", 100)
+    assert ids(db.claim(1)) == jobs[:1]
+    (new,) = db.given_jobs("new", 1)
+    assert ids(db.claim(1)) == jobs[1:2]
+    a_second_later(db)
+    assert ids(db.claim(1)) == [new]
+    assert_agrees(db)
+
+
+def test_what_is_ready_is_so_for_a_second(db: Database) -> None:
+    """However slow the workers, nobody waits for more than that because a queue reads ahead."""
+    check_what_is_ready_is_so_for_a_second(db)
+
+
+@check
+def check_tokens_come_back_with_what_is_put_back(db: Database) -> None:
+    """A tenant, and a queue, with a rate starts as many as its bucket holds, however often its picks are put back."""
+    db.set_queue(read_ahead=50, rate=0.000001, burst=8)
+    db.set_tenant("a", rate=0.000001, burst=5)
+    limited, free = db.given_jobs("a", 10), db.given_jobs("b", 10)
+    started = []
+    while jobs := db.claim(1):
+        started += ids(jobs)
+        a_second_later(db)
+    assert (len(started), len(set(started) & set(limited))) == (8, 4)
+    assert set(started) <= {*limited, *free}
+    assert_agrees(db)
+
+
+def test_tokens_come_back_with_what_is_put_back(db: Database) -> None:
+    """A rate holds exactly, in both directions."""
+    check_tokens_come_back_with_what_is_put_back(db)
+
+
 @check
 def check_many_take_what_is_ready(db: Database) -> None:
     """Workers, cancellations and pauses at once: every job that is left is handed out once, whoever picked it."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import psycopg
 import pytest
 
 import fairq_schema
@@ -428,8 +429,6 @@ def test_what_is_left_of_a_tenant_is_noticed(assert_killed: Callable[..., None],
 def test_the_command_does_all_there_is(empty_db: str, schema: str, capsys: pytest.CaptureFixture[str]) -> None:
     """Slice by slice, under any name of the schema, by an operator's login or any other that may."""
     fairq_schema.apply(empty_db, schema)
-    import psycopg
-
     with psycopg.connect(empty_db, autocommit=True) as connection:
 
         def run(query: str) -> Any:

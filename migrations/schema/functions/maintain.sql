@@ -356,6 +356,7 @@ declare
     v_slot    integer;
     v_log     integer := 0;
     v_keys    integer;
+    v_flows   integer;
 begin
     if p_limit is null or p_limit not between 1 and 100000 then
         -- _refuse() is not the owner's to call
@@ -380,7 +381,8 @@ begin
     end if;
     v_keys := fairq._prune_keys(p_limit, v_now);
     return query select u.* from fairq._slice('keys', v_keys, v_keys >= p_limit) as u;
-    return query select 'flows', fairq._prune_flows(p_limit, v_now)::bigint, false, null;
+    v_flows := fairq._prune_flows(p_limit, v_now);
+    return query select u.* from fairq._slice('flows', v_flows, v_flows >= p_limit) as u;
     return query
     select
         'scheduler', coalesce(sum(r.done), 0)::bigint, coalesce(bool_or(r.lags), false),

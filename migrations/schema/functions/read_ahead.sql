@@ -86,7 +86,8 @@ create or replace function fairq._take_ready(
     set search_path = pg_catalog, pg_temp
 as $fn$
 -- queued -> running: up to p_limit of the jobs that are ready, in the order in which they were picked, as far as nobody
--- else is taking them.
+-- else is taking them. None that was picked more than a second ago: then it is time to look again, for who has arrived,
+-- for jobs that are due and for leases that are over.
 --
 -- p_now:  the clock; null for the real one, read once the picks are had: no lease ends before they were picked, which
 --         is where the expire floor waits.
@@ -98,7 +99,7 @@ declare
     v_claimed fairq.claimed_job[] := '{}';
     v_ready   fairq.ready_picks;
     v_base    bigint;
-    v_now     timestamptz;
+    v_now     timestamptz := coalesce(p_now, clock_timestamp());
     v_got     fairq.claimed_job[];
 begin
     while p_limit > 0 and not p_is_paused loop
@@ -106,7 +107,11 @@ begin
             select r.ctid as row_id from fairq.ready_picks as r
             where r.queue = p_queue
               and r.dispatch >= (
-                  select nullif(t.ready_floor, 0) from fairq.ticks as t
+                  select case
+                      when t.ticked_at between v_now - interval '1 second' and v_now + interval '1 second'
+                          then nullif(t.ready_floor, 0)
+                  end
+                  from fairq.ticks as t
                   where t.queue = p_queue order by t.tick_id desc limit 1
               )
               and not exists (
@@ -175,6 +180,17 @@ begin
         v_moved.endings := array(
             select row(p.tenant, p.epoch, 1, 0, 0, 0, p.step)::fairq.ending from unnest(v_picks) as p
         );
+        -- and the tokens of a rate
+        update fairq.flows as f
+        set tokens = f.tokens + n.returned, stamp = f.stamp + 1
+        from (select p.tenant, count(*) as returned from unnest(v_picks) as p group by p.tenant) as n
+        cross join lateral (
+            select ff.ctid as row_id, ff.rate from fairq.flows as ff
+            where ff.queue = p_tick.queue and ff.tenant = n.tenant
+            order by ff.stamp desc
+            limit 1
+        ) as r
+        where f.ctid = r.row_id and r.rate is not null;
     end if;
     return v_moved;
 end

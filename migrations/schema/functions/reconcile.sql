@@ -64,6 +64,7 @@ as $fn$
 -- Locks:  the queue's lock is held.
 declare
     v_drift fairq.right_count;
+    v_when  timestamptz := (fairq._newest_tick(p_queue)).ticked_at;
     v_tick  fairq.ticks;
     v_fixed integer := 0;
 begin
@@ -74,9 +75,9 @@ begin
         where f.queue = p_queue and f.tenant = v_drift.tenant;
         v_fixed := v_fixed + found::integer;
     end loop;
+    v_tick := fairq._newest_tick(p_queue);
     -- now that the flows are right
     select d.* into v_drift from fairq._drift(p_queue, 1) as d where d.tenant = '*';
-    v_tick := fairq._newest_tick(p_queue);
     if found then
         v_tick.running := v_drift.running;
         v_tick.backlogged := v_drift.backlogged;
@@ -86,6 +87,10 @@ begin
     if v_fixed > 0 then
         -- who has become eligible may be anywhere in the order
         v_tick.pick_floor := row(-9223372036854775808, 0, 0, '')::fairq.place;
+    end if;
+    if v_fixed > 0 or v_tick.ticked_at > v_when then
+        -- it was no claim: whoever asks since when there is none is not to be told of it
+        v_tick.ticked_at := coalesce(v_when, v_tick.ticked_at);
         perform fairq._write_tick(v_tick);
     end if;
     return v_fixed;

@@ -1601,6 +1601,7 @@ begin
     v_was := fairq._last_tick(p_queue, v_settings, v_now);
     if v_was.ready_floor > 0 then
         v_back := fairq._put_ready_back(v_was);
+        v_was.tokens := v_was.tokens + coalesce(cardinality(v_back.endings), 0);
         v_away := fairq._being_taken(v_was);
     end if;
     -- one snapshot judges everything that follows: two statements would have two

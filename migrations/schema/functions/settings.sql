@@ -82,7 +82,7 @@ begin
         burst = excluded.burst;
 end
 $fn$;
-comment on function fairq.set_tenant(text, text, double precision, integer, boolean, double precision, integer) is 'Sets weight, cap, pause and rate of a tenant in a queue, or, as tenant *, of all tenants that have none of their own; from the next pick on. p_rate is in jobs started per second, p_burst the size of its token bucket. Lowering a cap stops nothing that runs.';
+comment on function fairq.set_tenant(text, text, double precision, integer, boolean, double precision, integer) is 'Sets weight, cap, pause and rate of a tenant in a queue, or, as tenant *, of all tenants that have none of their own; from the next pick on. All of them: what is not given goes back to its default. p_rate is in jobs started per second, p_burst the size of its token bucket. Lowering a cap stops nothing that runs.';
 revoke all on function fairq.set_tenant(
     text, text, double precision, integer, boolean, double precision, integer
 ) from public;
