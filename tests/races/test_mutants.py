@@ -571,6 +571,18 @@ MUTANTS: dict[str, tuple[Callable[[Database], None], tuple[Callable[..., None], 
         Edit("_take_ready", "v_now - interval '1 second' and v_now + interval '1 second'", "'-infinity' and 'infinity'"),
         (read_ahead.check_what_is_ready_is_so_for_a_second,),
     ),
+    "who enters does so at the virtual time of what was ready": (
+        both(
+            Edit("_catch_up", "if p_back.endings is not null then", "if false then"),
+            Edit("_catch_up", "fairq.news[] := v_moved.news;", "fairq.news[] := v_moved.news || p_back.news;"),
+            Edit(
+                "_catch_up",
+                "fairq.ending[] := v_moved.endings;",
+                "fairq.ending[] := v_moved.endings || p_back.endings;",
+            ),
+        ),
+        (read_ahead.check_what_is_ready_is_so_for_a_second,),
+    ),
     "a tenant's tokens are not put back": (
         Edit("_put_ready_back", "f.tokens + n.returned", "f.tokens"),
         (read_ahead.check_tokens_come_back_with_what_is_put_back,),

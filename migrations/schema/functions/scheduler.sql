@@ -1345,16 +1345,23 @@ as $fn$
 -- Brings the scheduler up to date with all that p_snap can see, and with the clock; returns the tick as it is then, and
 -- the flows that changed, which are still to be written. Its ticked_at is p_now when it is worth writing down.
 --
--- p_back: picks that were ready and are put back.
+-- p_back: picks that were ready and are put back. Before all else: who enters is to enter at the virtual time that the
+--         others have without them.
 -- The floors say when there is nothing to ask the clock for.
 -- Locks:  the queue's lock is held.
 declare
     v_moved   fairq.moved := fairq._look(p_tick, p_snap, p_own);
-    v_news    fairq.news[] := v_moved.news || p_back.news;
-    v_endings fairq.ending[] := v_moved.endings || p_back.endings;
+    v_news    fairq.news[] := v_moved.news;
+    v_endings fairq.ending[] := v_moved.endings;
     v_caught  fairq.caught_up;
     v_all     boolean := p_tick.charge <> p_settings.charge;
 begin
+    if p_back.endings is not null then
+        v_caught := fairq._apply(p_tick, p_back.news, p_back.endings, p_settings.charge, p_now);
+        perform fairq._write_touched(v_caught.touched, '{}');
+        p_tick := v_caught.tick;
+        p_tick.ticked_at := p_now;
+    end if;
     if v_news is not null then
         v_all := v_all or exists (select from unnest(v_news) as n where n.tenant = '*' and n.state = 'wish');
     end if;
