@@ -85,7 +85,10 @@ def _holders(connection: Connection, schema: str) -> str:
         return ""
     query = """
         select string_agg(
-            format('%%s (%%s since %%s)', a.pid, coalesce(a.state, 'in use'), date_trunc('second', a.xact_start)),
+            -- concat_ws leaves out what an ordinary role does not see
+            format('%%s (%%s)', a.pid, concat_ws(
+                ' since ', coalesce(a.state, 'in use'), date_trunc('second', a.xact_start)
+            )),
             ', ' order by a.xact_start
         )
         from pg_stat_activity as a

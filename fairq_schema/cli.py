@@ -11,6 +11,7 @@ import json
 import sys
 import warnings
 from contextlib import contextmanager
+from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -176,6 +177,7 @@ def _demo(rest: list[str]) -> int:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="fairq", description="The schema of fairq: into a database, and out of it.")
+    parser.add_argument("--version", action="version", version=f"fairq {version('fairq-schema')}")
     commands = parser.add_subparsers(required=True, metavar="command")
 
     apply = commands.add_parser("apply", help="bring a database to the newest version")

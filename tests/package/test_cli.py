@@ -7,6 +7,7 @@ from __future__ import annotations
 import subprocess
 import sys
 import types
+from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -103,6 +104,22 @@ def test_losing_jobs_takes_a_yes(empty_db: str, ask: Callable[..., Any], capsys:
     assert main(["rollback", "--to", "0", "--yes", "--dsn", empty_db]) == 0
 
 
+def test_a_refusal_says_what_was_undone_before(
+    empty_db: str, ask: Callable[..., Any], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """
+    Going back several versions stops where jobs would be lost, and tells how far it came.
+    """
+    newest = _files.load()[-1].id
+    assert main(["apply", "--dsn", empty_db]) == 0
+    ask("select fairq.enqueue_job('a', 'mail')")
+    capsys.readouterr()
+    assert main(["rollback", "--dsn", empty_db, "--to", "0"]) == 1
+    told = capsys.readouterr().err
+    assert "would lose 1 job" in told
+    assert f"(undone before: {newest})" in told
+
+
 def test_a_refusal_is_one_line(empty_db: str, capsys: pytest.CaptureFixture[str]) -> None:
     """
     What is refused, by fairq or by the server, is told on stderr without a traceback, and ends with 1.
@@ -162,3 +179,13 @@ def test_python_m_is_the_command() -> None:
     done = subprocess.run([sys.executable, "-m", "fairq_schema", "--help"], capture_output=True, text=True, check=True)
     for word in ("apply", "status", "rollback", "demo"):
         assert word in done.stdout
+
+
+def test_the_version_is_that_of_the_package(capsys: pytest.CaptureFixture[str]) -> None:
+    """
+    Messages ask for a newer fairq: this says which one it is.
+    """
+    with pytest.raises(SystemExit) as left:
+        main(["--version"])
+    assert left.value.code == 0
+    assert capsys.readouterr().out == f"fairq {version('fairq-schema')}\n"

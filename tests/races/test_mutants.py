@@ -568,7 +568,9 @@ MUTANTS: dict[str, tuple[Callable[[Database], None], tuple[Callable[..., None], 
         (read_ahead.check_what_is_too_much_stays_ready,),
     ),
     "what is ready is so for ever": (
-        Edit("_take_ready", "v_now - interval '1 second' and v_now + interval '1 second'", "'-infinity' and 'infinity'"),
+        Edit(
+            "_take_ready", "v_now - interval '1 second' and v_now + interval '1 second'", "'-infinity' and 'infinity'"
+        ),
         (read_ahead.check_what_is_ready_is_so_for_a_second,),
     ),
     "who enters does so at the virtual time of what was ready": (
