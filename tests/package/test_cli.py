@@ -104,22 +104,6 @@ def test_losing_jobs_takes_a_yes(empty_db: str, ask: Callable[..., Any], capsys:
     assert main(["rollback", "--to", "0", "--yes", "--dsn", empty_db]) == 0
 
 
-def test_a_refusal_says_what_was_undone_before(
-    empty_db: str, ask: Callable[..., Any], capsys: pytest.CaptureFixture[str]
-) -> None:
-    """
-    Going back several versions stops where jobs would be lost, and tells how far it came.
-    """
-    newest = _files.load()[-1].id
-    assert main(["apply", "--dsn", empty_db]) == 0
-    ask("select fairq.enqueue_job('a', 'mail')")
-    capsys.readouterr()
-    assert main(["rollback", "--dsn", empty_db, "--to", "0"]) == 1
-    told = capsys.readouterr().err
-    assert "would lose 1 job" in told
-    assert f"(undone before: {newest})" in told
-
-
 def test_a_refusal_is_one_line(empty_db: str, capsys: pytest.CaptureFixture[str]) -> None:
     """
     What is refused, by fairq or by the server, is told on stderr without a traceback, and ends with 1.
