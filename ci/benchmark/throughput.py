@@ -19,7 +19,8 @@ WAL_BY_TABLE = """
         from pg_get_wal_block_info('0/0'::pg_lsn + %(first)s::numeric, '0/0'::pg_lsn + %(last)s::numeric, false) as b
         order by b.start_lsn, b.block_id
     )
-    select coalesce(t.relname, c.relname, 'other'), sum(r.record_length)
+    -- a partition is its table
+    select regexp_replace(coalesce(t.relname, c.relname, 'other'), '_[0-9]$', ''), sum(r.record_length)
     from records as r
     left join pg_class as c
       on c.relfilenode = r.relfilenode
