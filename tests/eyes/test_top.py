@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 from contextlib import contextmanager
+from functools import partial
 from datetime import timedelta
 from time import monotonic
 from typing import TYPE_CHECKING
@@ -266,7 +267,15 @@ class _Screen:
 def _terminal(*arguments: str) -> Iterator[_Screen]:
     ours, theirs = pty.openpty()
     environment = os.environ | {"TERM": "xterm", "COLUMNS": "160", "LINES": "50"}
-    process = subprocess.Popen([*FAIRQ, *arguments], stdin=theirs, stdout=theirs, stderr=theirs, env=environment)
+    process = subprocess.Popen(
+        [*FAIRQ, *arguments],
+        stdin=theirs,
+        stdout=theirs,
+        stderr=theirs,
+        env=environment,
+        # tests that run in the background of a shell are deaf to Ctrl-C, and so would be their children
+        preexec_fn=partial(signal.signal, signal.SIGINT, signal.default_int_handler),  # noqa: PLW1509  no threads yet
+    )
     os.close(theirs)
     try:
         yield _Screen(process, ours)
