@@ -10,8 +10,8 @@ import signal
 import subprocess
 import sys
 from contextlib import contextmanager
-from functools import partial
 from datetime import timedelta
+from functools import partial
 from time import monotonic
 from typing import TYPE_CHECKING
 
