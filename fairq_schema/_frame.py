@@ -14,6 +14,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
+from fairq_schema._plain import plain
 from fairq_schema._top import look
 
 if TYPE_CHECKING:
@@ -43,10 +44,9 @@ class _Plain(Table):
 
 def _shown(text: str, style: str = "") -> Text:
     """
-    Return a text whose characters all can be seen: others are written as in Python.
+    Return what others wrote, as text.
     """
-    plain = "".join(each if each.isprintable() else each.encode("unicode_escape").decode() for each in text)
-    return Text(plain, style=style)
+    return Text(plain(text), style=style)
 
 
 def draw(seen: Look) -> Group:
