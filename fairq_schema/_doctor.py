@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Literal
 import psycopg
 from psycopg.rows import class_row, tuple_row
 
+from fairq_schema._plain import plain
 from fairq_schema._rename import DEFAULT_SCHEMA, checked_name
 from fairq_schema._session import Connection, one_value, session
 from fairq_schema._statements import statements
@@ -64,8 +65,8 @@ def report(hazards: tuple[Hazard, ...]) -> Iterator[str]:
     Say it to people, two lines for each.
     """
     for each in hazards:
-        yield f"{each.severity} {each.hazard}: {each.subject}: {each.what}"
-        yield f"    {each.remedy}"
+        yield plain(f"{each.severity} {each.hazard}: {each.subject}: {each.what}")
+        yield plain(f"    {each.remedy}")
     bad = sum(each.severity == "error" for each in hazards)
     yield f"{bad} errors, {len(hazards) - bad} other findings"
 

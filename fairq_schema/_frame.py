@@ -5,7 +5,7 @@ A look, drawn for a terminal. It needs rich, which is in the extra `top`.
 from __future__ import annotations
 
 from time import monotonic, sleep
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import psycopg
 from rich import box
@@ -14,6 +14,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
+from fairq_schema._plain import plain
 from fairq_schema._top import look
 
 if TYPE_CHECKING:
@@ -29,6 +30,25 @@ _OLD = 60  # seconds that a snapshot or a lock is held
 _CAP = 10_000
 
 
+class _Plain(Table):
+    """
+    A table of what others wrote: names and errors are no markup, and nothing that a terminal would obey.
+    """
+
+    def add_row(self, *cells: RenderableType | None, **how: Any) -> None:  # noqa: ANN401  as rich has it
+        """
+        Add a row, whose strings are shown as they are.
+        """
+        super().add_row(*(_shown(cell) if isinstance(cell, str) else cell for cell in cells), **how)
+
+
+def _shown(text: str, style: str = "") -> Text:
+    """
+    Return what others wrote, as text.
+    """
+    return Text(plain(text), style=style)
+
+
 def draw(seen: Look) -> Group:
     """
     Lay out one look.
@@ -42,7 +62,7 @@ def draw(seen: Look) -> Group:
         parts.append(_locks(seen))
     if seen.snapshots:
         parts.append(_snapshots(seen))
-    parts.extend(Text(f"note: {note}", style="dim") for note in seen.notes)
+    parts.extend(_shown(f"note: {note}", style="dim") for note in seen.notes)
     return Group(*parts)
 
 
@@ -181,7 +201,7 @@ def _style(snapshot: Snapshot) -> str:
 
 
 def _table(*columns: str) -> Table:
-    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1), pad_edge=False, expand=False)
+    table = _Plain(box=box.SIMPLE_HEAD, padding=(0, 1), pad_edge=False, expand=False)
     for column in columns:
         name = column.removesuffix(">")
         table.add_column(name, justify="right" if name != column else "left", overflow="ellipsis")

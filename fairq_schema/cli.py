@@ -21,6 +21,7 @@ import fairq_schema
 import fairq_schema.export
 from fairq_schema._doctor import SUBJECTS, report
 from fairq_schema._metrics import FILES, text_for
+from fairq_schema._plain import plain
 from fairq_schema._roles import parse
 from fairq_schema._tenant import PROVIDERS
 from fairq_schema._top import ORDERS, Wanted, look
@@ -133,7 +134,7 @@ def _doctor(dsn: str, schema: str, only: Literal["isolation", "operation"] | Non
 def _maintain(dsn: str, schema: str, limit: int, seconds: float) -> int:
     done = fairq_schema.maintain(dsn, schema, limit=limit, seconds=seconds)
     for each in done:
-        print(f"{each.task}: {each.done}" + (f", lags: {each.why or 'something is left'}" if each.lags else ""))
+        print(plain(f"{each.task}: {each.done}" + (f", lags: {each.why or 'something is left'}" if each.lags else "")))
     return 1 if any(each.lags for each in done) else 0
 
 

@@ -2647,8 +2647,8 @@ as $fn$
 -- Brings the scheduler up to date with all that p_snap can see, and with the clock; returns the tick as it is then, and
 -- the flows that changed, which are still to be written. Its ticked_at is p_now when it is worth writing down.
 --
--- p_back: picks that were ready and are put back. Before all else: who enters is to enter at the virtual time that the
---         others have without them.
+-- p_back: picks that were ready and are put back, as if they had not been picked: before the virtual time is taken, and
+--         nobody is lifted by it. Else whoever had no other work would forget its debt, and lose its turn.
 -- The floors say when there is nothing to ask the clock for.
 -- Locks:  the queue's lock is held.
 declare
@@ -2657,12 +2657,15 @@ declare
     v_endings fairq.ending[] := v_moved.endings;
     v_caught  fairq.caught_up;
     v_all     boolean := p_tick.charge <> p_settings.charge;
+    v_was     fairq.ticks := p_tick;
 begin
     if p_back.endings is not null then
+        p_tick.virtual_time := -4611686018427387904;
         v_caught := fairq._apply(p_tick, p_back.news, p_back.endings, p_settings.charge, p_now);
         perform fairq._write_touched(v_caught.touched, '{}');
         p_tick := v_caught.tick;
-        p_tick.ticked_at := p_now;
+        p_tick.virtual_time := v_was.virtual_time;
+        p_tick.activations := v_was.activations;
     end if;
     if v_news is not null then
         v_all := v_all or exists (select from unnest(v_news) as n where n.tenant = '*' and n.state = 'wish');
@@ -2702,7 +2705,7 @@ begin
     else
         v_caught.tick := p_tick;
         v_caught.touched := '{}';
-        if p_tick.ticked_at not between p_now - interval '1 second' and p_now then
+        if p_tick.ticked_at not between p_now - interval '1 second' and p_now or p_back.endings is not null then
             v_caught.tick.ticked_at := p_now;
         end if;
     end if;
@@ -2919,6 +2922,8 @@ begin
     v_tick := v_caught.tick;
     v_tick.ready_floor := 0;
     if v_away <> '{}' then
+        -- without those that have been taken by now: what became of them may be news of this look
+        v_away := fairq._being_taken(v_was);
         v_tick.ready_floor := v_was.ready_floor;
         -- their leases, which cannot be seen yet, may be over already
         v_tick.expire_floor := least(v_tick.expire_floor, v_was.expire_floor);
@@ -3056,15 +3061,20 @@ as $fn$
 -- of one that no longer waits its tenant gets back what it was charged.
 --
 -- By the job's id: its row may have moved since.
+-- Locks:  the queue's lock, if it is free. Without it nothing is given up: a step that passes by what is being taken may
+--         just be reading that the job waits again, and nothing would tell of it any more.
 -- Index:  jobs_pkey.
 declare
-    v_claimed fairq.claimed_job[] := '{}';
-    v_pick    fairq.pick;
-    v_state   text;
+    v_claimed   fairq.claimed_job[] := '{}';
+    v_pick      fairq.pick;
+    v_state     text;
+    v_is_locked boolean;
 begin
+    perform from fairq.schedulers as s where s.queue = p_queue for update skip locked;
+    v_is_locked := found;
     foreach v_pick in array p_picks loop
         select j.ctid, j.state into v_pick.job_row, v_state from fairq.jobs as j where j.job_id = v_pick.job_id;
-        if v_state is distinct from 'queued' then
+        if v_is_locked and v_state is distinct from 'queued' then
             perform fairq._settle(
                 p_queue, row(v_pick.tenant, v_pick.epoch, 1, 0, 0, 0, v_pick.step)::fairq.ending
             );
@@ -3098,7 +3108,8 @@ as $fn$
 -- for jobs that are due and for leases that are over.
 --
 -- p_now:  the clock; null for the real one, read once the picks are had: no lease ends before they were picked, which
---         is where the expire floor waits.
+--         is where the expire floor waits. By a clock that was set back it would: then nothing is taken, but picked
+--         anew.
 -- Fair:   they are charged and counted already. Of a queue that is paused none is taken, nor any beside those of a
 --         tenant that is.
 -- Locks:  rows of ready_picks, skipping those held by others; then as _lease.
@@ -3111,12 +3122,14 @@ declare
     v_got     fairq.claimed_job[];
 begin
     while p_limit > 0 and not p_is_paused loop
+        v_now := coalesce(p_now, clock_timestamp());
         with first as (
             select r.ctid as row_id from fairq.ready_picks as r
             where r.queue = p_queue
               and r.dispatch >= (
                   select case
-                      when t.ticked_at between v_now - interval '1 second' and v_now + interval '1 second'
+                      when t.expire_floor <= v_now
+                        and t.ticked_at between v_now - interval '1 second' and v_now + interval '1 second'
                           then nullif(t.ready_floor, 0)
                   end
                   from fairq.ticks as t
@@ -3188,17 +3201,24 @@ begin
         v_moved.endings := array(
             select row(p.tenant, p.epoch, 1, 0, 0, 0, p.step)::fairq.ending from unnest(v_picks) as p
         );
-        -- and the tokens of a rate
+        -- nor did they start: the tokens of a rate come back, and the counters of the minute go down
         update fairq.flows as f
-        set tokens = f.tokens + n.returned, stamp = f.stamp + 1
-        from (select p.tenant, count(*) as returned from unnest(v_picks) as p group by p.tenant) as n
+        set
+            tokens  = f.tokens + n.returned,
+            started = array[greatest(0, f.started[1] - n.returned), f.started[2]],
+            spent   = array[greatest(0, f.spent[1] - round(n.steps * f.weight / 2520)::bigint), f.spent[2]],
+            stamp   = f.stamp + 1
+        from (
+            select p.tenant, count(*)::integer as returned, sum(p.step) as steps from unnest(v_picks) as p
+            group by p.tenant
+        ) as n
         cross join lateral (
-            select ff.ctid as row_id, ff.rate from fairq.flows as ff
+            select ff.ctid as row_id from fairq.flows as ff
             where ff.queue = p_tick.queue and ff.tenant = n.tenant
             order by ff.stamp desc
             limit 1
         ) as r
-        where f.ctid = r.row_id and r.rate is not null;
+        where f.ctid = r.row_id;
     end if;
     return v_moved;
 end

@@ -365,3 +365,15 @@ def test_another_schema_is_looked_at_by_its_name(empty_db: str) -> None:
         conn.execute("""alter table "My-Queue".jobs set (autovacuum_enabled = off)""")
     found = {(each.hazard, each.subject) for each in fairq_schema.doctor(empty_db, "My-Queue", "operation")}
     assert found - OF_TEST_SERVERS == {("O3", '"My-Queue".jobs')}
+
+
+def test_a_terminal_obeys_no_name(db: Database, capsys: pytest.CaptureFixture[str]) -> None:
+    """Queues are named by producers: what is said of one is shown as it is."""
+    db.enqueue("a", queue="\x1b[2Jq")
+    db.claim(1, queue="\x1b[2Jq")
+    db.execute("update fairq.ticks set running = 5")
+    cli.main(["doctor", "--dsn", db.dsn])
+    cli.main(["maintain", "--dsn", db.dsn])
+    shown = capsys.readouterr().out
+    assert r"queue \x1b[2Jq" in shown
+    assert "\x1b" not in shown

@@ -124,6 +124,20 @@ def test_who_is_held_up_and_by_what(db: Database) -> None:
     assert "unknown" not in _run("top", "--once", "--queue", "halted", "--dsn", operator(db))
 
 
+def test_names_and_errors_are_shown_as_they_are(db: Database) -> None:
+    """What others wrote is no markup, and nothing that a terminal obeys."""
+    names = ["[/red]", "[bold]x", "\x1b[2Jy", "new\nline"]
+    for name in names:
+        db.enqueue(name, queue=name, max_attempts=1)
+    (job,) = db.claim(1, queue="[/red]")
+    db.fail(job, error="no such file: [/etc/mailname]", retry=False)
+    command = [*FAIRQ, "top", "--once", "--dsn", operator(db)]
+    shown = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    for name in ("[/red]", "[bold]x", r"\x1b[2Jy", r"new\nline", "[/etc/mailname]"):
+        assert name in shown
+    assert "\x1b" not in shown
+
+
 def test_who_holds_the_lock_and_a_snapshot(db: Database) -> None:
     """Any operator sees the process and who waits; since when, one that is in pg_monitor sees."""
     db.given_jobs("a", 3)

@@ -56,6 +56,7 @@ HOT = {
     "with first as ( select r.ctid": {"ready_picks_pkey", "ticks_pkey", "tenants_pkey"},
     "with free as ( select r.ctid": {"ready_picks_pkey"},
     "select p.job_id from fairq.ready_picks as r": {"ready_picks_pkey"},
+    "update fairq.flows as f set tokens = f.tokens + n.returned": {"flows_key_idx"},
     "select j.ctid, j.state from fairq.jobs as j where j.job_id = v_pick.job_id": {"jobs_pkey"},
     # renew, fail, release: the lease
     "select l.* from fairq.leases as l where l.job_id = p_job_id for update": {"leases_pkey"},

@@ -532,7 +532,7 @@ MUTANTS: dict[str, tuple[Callable[[Database], None], tuple[Callable[..., None], 
         (read_ahead.check_what_is_ready_is_taken_in_order,),
     ),
     "what is being taken is picked again": (
-        Edit("_dispatch", "v_away := fairq._being_taken(v_was);"),
+        Edit("_dispatch", "v_away := fairq._being_taken(v_was);", times=2),
         (read_ahead.check_a_take_in_flight_is_passed_by, read_ahead.check_many_take_what_is_ready),
     ),
     "what is ready is not put back": (
@@ -585,6 +585,10 @@ MUTANTS: dict[str, tuple[Callable[[Database], None], tuple[Callable[..., None], 
         ),
         (read_ahead.check_what_is_ready_is_so_for_a_second,),
     ),
+    "what is put back has been started": (
+        Edit("_put_ready_back", "f.started[1] - n.returned", "f.started[1]"),
+        (read_ahead.check_reading_ahead_can_be_turned_off,),
+    ),
     "a tenant's tokens are not put back": (
         Edit("_put_ready_back", "f.tokens + n.returned", "f.tokens"),
         (read_ahead.check_tokens_come_back_with_what_is_put_back,),
@@ -595,11 +599,32 @@ MUTANTS: dict[str, tuple[Callable[[Database], None], tuple[Callable[..., None], 
     ),
     "the expire floor is not held for what is ready": (
         Edit("_dispatch", "v_tick.expire_floor := least(v_tick.expire_floor, v_now);"),
-        (read_ahead.check_leases_of_what_was_ready_end,),
+        # nobody takes what is ready then
+        (read_ahead.check_a_take_in_flight_is_passed_by,),
     ),
     "the expire floor is not held for what is being taken": (
         Edit("_dispatch", "v_tick.expire_floor := least(v_tick.expire_floor, v_was.expire_floor);"),
         (read_ahead.check_leases_of_what_was_ready_end,),
+    ),
+    "what has been taken meanwhile is passed by": (
+        Edit(
+            "_dispatch",
+            "v_away := fairq._being_taken(v_was);\n        v_tick.ready_floor",
+            "v_tick.ready_floor",
+        ),
+        (read_ahead.check_a_lease_that_ends_as_it_is_committed_is_seen,),
+    ),
+    "what is put back comes in anew": (
+        Edit("_catch_up", "-4611686018427387904", "fairq._virtual_time(p_tick)"),
+        (read_ahead.check_what_is_put_back_keeps_its_turn,),
+    ),
+    "what is ready is taken by a clock that was set back": (
+        Edit("_take_ready", "when t.expire_floor <= v_now", "when true"),
+        (read_ahead.check_a_clock_set_back_loses_no_lease,),
+    ),
+    "a pick is given up without the lock": (
+        Edit("_lease_each", "if v_is_locked and v_state", "if v_state"),
+        (read_ahead.check_a_pick_is_given_up_under_the_lock_alone,),
     ),
     "a rebuild keeps what is ready": (
         Edit("_rebuild", "delete from fairq.ready_picks as r where r.queue = p_queue;"),

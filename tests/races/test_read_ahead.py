@@ -5,7 +5,7 @@ Reading ahead: what a claim has picked for the claims that follow is taken once,
 from __future__ import annotations
 
 from collections import Counter
-from datetime import timedelta
+from datetime import datetime, timedelta, timezone
 from typing import TYPE_CHECKING
 
 import pytest
@@ -13,7 +13,19 @@ import pytest
 from tests.support import Worker, storm, wait_until
 
 from . import test_storms as storms
-from .helpers import assert_agrees, assert_agrees_after_look, check, check_books, drain, ids, look, on_another_cluster
+from .helpers import (
+    assert_agrees,
+    assert_agrees_after_look,
+    check,
+    check_books,
+    drain,
+    gate_before,
+    ids,
+    look,
+    on_another_cluster,
+    paused_session,
+    waits,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -187,6 +199,8 @@ def check_reading_ahead_can_be_turned_off(db: Database) -> None:
     look(db)
     assert ready(db) == []
     assert db.value("select running from fairq.flows") == 1
+    assert db.value("select started[1] + started[2] from fairq.flows") == 1
+    assert db.value("select spent[1] + spent[2] = price from fairq.flows")
     assert_charged_for_what_runs(db)
     assert drain(db) == jobs[1:]
     assert_agrees_after_look(db)
@@ -303,6 +317,103 @@ def check_tokens_come_back_with_what_is_put_back(db: Database) -> None:
 def test_tokens_come_back_with_what_is_put_back(db: Database) -> None:
     """A rate holds exactly, in both directions."""
     check_tokens_come_back_with_what_is_put_back(db)
+
+
+@check
+def check_a_lease_that_ends_as_it_is_committed_is_seen(db: Database) -> None:
+    """A claim passes by what is being taken; committed and over before that claim expires leases, it waits again."""
+    db.set_queue(read_ahead=1)
+    first, second, *rest = db.given_jobs("a", 4, max_attempts=9)
+    assert ids(db.claim(1)) == [first]
+    slow = db.session(autocommit=False)
+    (taken,) = slow.claim(1, lease=MOMENT)
+    assert taken.job_id == second
+    wait_until(lambda: db.value("select clock_timestamp() > %s", taken.lease_expires_at), "a lease to be over")
+    paused = paused_session(db)
+    with gate_before(db, "delete on fairq.settlements") as gate:
+        claim = gate.stop(paused, lambda: paused.claim(1))
+        slow.conn.commit()
+        gate.open()
+        assert ids(claim.result()) == [second]
+    assert drain(db) == rest
+    assert_agrees_after_look(db)
+
+
+def test_a_lease_that_ends_as_it_is_committed_is_seen(db: Database) -> None:
+    """No job is lost between the claim that takes it and the one that looks meanwhile."""
+    check_a_lease_that_ends_as_it_is_committed_is_seen(db)
+
+
+@check
+def check_what_is_put_back_keeps_its_turn(db: Database) -> None:
+    """What is ready is put back as if it had not been picked, also where that was all the work of a tenant."""
+    db.set_queue(read_ahead=50, charge="jobs")
+    db.given_jobs("a", 10)
+    db.given_jobs("b", 10)
+    order = ""
+    for _ in range(20):
+        (job,) = db.claim(1)
+        order += job.tenant
+        assert abs(order.count("a") - order.count("b")) <= 1, order
+        db.complete(job)
+        db.given_jobs(job.tenant, 1)
+        look(db)
+    assert_agrees(db)
+
+
+def test_what_is_put_back_keeps_its_turn(db: Database) -> None:
+    """A tenant is not starved by claims that ask for others."""
+    check_what_is_put_back_keeps_its_turn(db)
+
+
+@check
+def check_a_clock_set_back_loses_no_lease(db: Database) -> None:
+    """What was made ready by a clock that was ahead is picked anew: leases of it would end before anybody looks."""
+    db.set_queue(read_ahead=5)
+    first, second, *rest = db.given_jobs("a", 8, max_attempts=9)
+    ahead = "select job_id from unnest(fairq._dispatch('default', 'w', fairq._caller(), 1, '2 hours', '{*}', %s)) as c"
+    assert db.value(ahead, datetime.now(timezone.utc) + HOUR) == first
+    (taken,) = db.claim(1, lease=MOMENT)
+    assert taken.job_id == second
+    wait_until(lambda: db.value("select clock_timestamp() > %s", taken.lease_expires_at), "a lease to be over")
+    assert sorted(drain(db)) == [second, *rest]
+    assert_agrees_after_look(db)
+
+
+def test_a_clock_set_back_loses_no_lease(db: Database) -> None:
+    """A lease ends, whichever way the clock went since its job was picked."""
+    check_a_clock_set_back_loses_no_lease(db)
+
+
+@check
+def check_a_pick_is_given_up_under_the_lock_alone(db: Database) -> None:
+    """A job that is gone when it is taken, and back when another claim looks and passes it by, is not forgotten."""
+    db.set_queue(read_ahead=1)
+    # revived, it is before the others again
+    first, gone = db.given_jobs("a", 2, priority=0)
+    rest = db.given_jobs("a", 4)
+    holder, looker, taker = db.session(autocommit=False), paused_session(db), db.session()
+    look(db)
+    with gate_before(db, "delete on fairq.ready_picks") as gate:
+        assert ids(holder.claim(1)) == [first]
+        # it has seen nothing ready, and stops where it asks again, under the lock
+        looking = waits(db, looker, lambda: looker.claim(1))
+        gate.close()
+        holder.conn.commit()
+        at_gate = "select exists (select from pg_locks where locktype = 'advisory' and not granted)"
+        wait_until(lambda: db.value(at_gate), "a claim to stand at the gate")
+        assert db.cancel(gone) == "cancelled"
+        taking = waits(db, taker, lambda: taker.claim(1))
+        assert db.retry(gone) == "queued"
+        gate.open()
+        got = ids(looking.result()) + ids(taking.result())
+    assert sorted(got + drain(db)) == [gone, *rest]
+    assert_agrees_after_look(db)
+
+
+def test_a_pick_is_given_up_under_the_lock_alone(db: Database) -> None:
+    """No job is lost to a claim that found it gone."""
+    check_a_pick_is_given_up_under_the_lock_alone(db)
 
 
 @check

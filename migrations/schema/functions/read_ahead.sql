@@ -48,15 +48,20 @@ as $fn$
 -- of one that no longer waits its tenant gets back what it was charged.
 --
 -- By the job's id: its row may have moved since.
+-- Locks:  the queue's lock, if it is free. Without it nothing is given up: a step that passes by what is being taken may
+--         just be reading that the job waits again, and nothing would tell of it any more.
 -- Index:  jobs_pkey.
 declare
-    v_claimed fairq.claimed_job[] := '{}';
-    v_pick    fairq.pick;
-    v_state   text;
+    v_claimed   fairq.claimed_job[] := '{}';
+    v_pick      fairq.pick;
+    v_state     text;
+    v_is_locked boolean;
 begin
+    perform from fairq.schedulers as s where s.queue = p_queue for update skip locked;
+    v_is_locked := found;
     foreach v_pick in array p_picks loop
         select j.ctid, j.state into v_pick.job_row, v_state from fairq.jobs as j where j.job_id = v_pick.job_id;
-        if v_state is distinct from 'queued' then
+        if v_is_locked and v_state is distinct from 'queued' then
             perform fairq._settle(
                 p_queue, row(v_pick.tenant, v_pick.epoch, 1, 0, 0, 0, v_pick.step)::fairq.ending
             );
@@ -90,7 +95,8 @@ as $fn$
 -- for jobs that are due and for leases that are over.
 --
 -- p_now:  the clock; null for the real one, read once the picks are had: no lease ends before they were picked, which
---         is where the expire floor waits.
+--         is where the expire floor waits. By a clock that was set back it would: then nothing is taken, but picked
+--         anew.
 -- Fair:   they are charged and counted already. Of a queue that is paused none is taken, nor any beside those of a
 --         tenant that is.
 -- Locks:  rows of ready_picks, skipping those held by others; then as _lease.
@@ -103,12 +109,14 @@ declare
     v_got     fairq.claimed_job[];
 begin
     while p_limit > 0 and not p_is_paused loop
+        v_now := coalesce(p_now, clock_timestamp());
         with first as (
             select r.ctid as row_id from fairq.ready_picks as r
             where r.queue = p_queue
               and r.dispatch >= (
                   select case
-                      when t.ticked_at between v_now - interval '1 second' and v_now + interval '1 second'
+                      when t.expire_floor <= v_now
+                        and t.ticked_at between v_now - interval '1 second' and v_now + interval '1 second'
                           then nullif(t.ready_floor, 0)
                   end
                   from fairq.ticks as t
@@ -180,17 +188,24 @@ begin
         v_moved.endings := array(
             select row(p.tenant, p.epoch, 1, 0, 0, 0, p.step)::fairq.ending from unnest(v_picks) as p
         );
-        -- and the tokens of a rate
+        -- nor did they start: the tokens of a rate come back, and the counters of the minute go down
         update fairq.flows as f
-        set tokens = f.tokens + n.returned, stamp = f.stamp + 1
-        from (select p.tenant, count(*) as returned from unnest(v_picks) as p group by p.tenant) as n
+        set
+            tokens  = f.tokens + n.returned,
+            started = array[greatest(0, f.started[1] - n.returned), f.started[2]],
+            spent   = array[greatest(0, f.spent[1] - round(n.steps * f.weight / 2520)::bigint), f.spent[2]],
+            stamp   = f.stamp + 1
+        from (
+            select p.tenant, count(*)::integer as returned, sum(p.step) as steps from unnest(v_picks) as p
+            group by p.tenant
+        ) as n
         cross join lateral (
-            select ff.ctid as row_id, ff.rate from fairq.flows as ff
+            select ff.ctid as row_id from fairq.flows as ff
             where ff.queue = p_tick.queue and ff.tenant = n.tenant
             order by ff.stamp desc
             limit 1
         ) as r
-        where f.ctid = r.row_id and r.rate is not null;
+        where f.ctid = r.row_id;
     end if;
     return v_moved;
 end

@@ -1345,8 +1345,8 @@ as $fn$
 -- Brings the scheduler up to date with all that p_snap can see, and with the clock; returns the tick as it is then, and
 -- the flows that changed, which are still to be written. Its ticked_at is p_now when it is worth writing down.
 --
--- p_back: picks that were ready and are put back. Before all else: who enters is to enter at the virtual time that the
---         others have without them.
+-- p_back: picks that were ready and are put back, as if they had not been picked: before the virtual time is taken, and
+--         nobody is lifted by it. Else whoever had no other work would forget its debt, and lose its turn.
 -- The floors say when there is nothing to ask the clock for.
 -- Locks:  the queue's lock is held.
 declare
@@ -1355,12 +1355,15 @@ declare
     v_endings fairq.ending[] := v_moved.endings;
     v_caught  fairq.caught_up;
     v_all     boolean := p_tick.charge <> p_settings.charge;
+    v_was     fairq.ticks := p_tick;
 begin
     if p_back.endings is not null then
+        p_tick.virtual_time := -4611686018427387904;
         v_caught := fairq._apply(p_tick, p_back.news, p_back.endings, p_settings.charge, p_now);
         perform fairq._write_touched(v_caught.touched, '{}');
         p_tick := v_caught.tick;
-        p_tick.ticked_at := p_now;
+        p_tick.virtual_time := v_was.virtual_time;
+        p_tick.activations := v_was.activations;
     end if;
     if v_news is not null then
         v_all := v_all or exists (select from unnest(v_news) as n where n.tenant = '*' and n.state = 'wish');
@@ -1400,7 +1403,7 @@ begin
     else
         v_caught.tick := p_tick;
         v_caught.touched := '{}';
-        if p_tick.ticked_at not between p_now - interval '1 second' and p_now then
+        if p_tick.ticked_at not between p_now - interval '1 second' and p_now or p_back.endings is not null then
             v_caught.tick.ticked_at := p_now;
         end if;
     end if;
@@ -1617,6 +1620,8 @@ begin
     v_tick := v_caught.tick;
     v_tick.ready_floor := 0;
     if v_away <> '{}' then
+        -- without those that have been taken by now: what became of them may be news of this look
+        v_away := fairq._being_taken(v_was);
         v_tick.ready_floor := v_was.ready_floor;
         -- their leases, which cannot be seen yet, may be over already
         v_tick.expire_floor := least(v_tick.expire_floor, v_was.expire_floor);
