@@ -27,8 +27,9 @@ Ask = Callable[..., Any]
 
 pytestmark = pytest.mark.short
 
+NEWEST = _files.load()[-1].number
 OVERLOAD = (
-    "function fairq.cancel_job(bigint,integer) is no part of version 1: an overload, by which calls of "
+    f"function fairq.cancel_job(bigint,integer) is no part of version {NEWEST}: an overload, by which calls of "
     "fairq.cancel_job(bigint) may go astray"
 )
 # What somebody did to the database -> what check must say of it, word for word where it is not a version's own text.
@@ -264,7 +265,7 @@ def test_a_single_login_has_no_drift(empty_db: str, ask: Ask) -> None:
     assert fairq_schema.check(empty_db).differences == ()
     assert fairq_schema.check(empty_db, make_roles=False).differences == ()
     ask("create policy mine on fairq.jobs using (true)")
-    assert fairq_schema.check(empty_db).differences == ("policy fairq.jobs.mine is no part of version 1",)
+    assert fairq_schema.check(empty_db).differences == (f"policy fairq.jobs.mine is no part of version {NEWEST}",)
 
 
 @pytest.mark.parametrize("make_roles", [True, False])
@@ -284,7 +285,7 @@ def test_what_drifted_is_not_adopted(empty_db: str, ask: Ask) -> None:
     """
     run_files(ask, "fairq")
     ask("grant select on fairq.jobs to public")
-    with pytest.raises(errors.DriftError, match=r"is not version 1: relation fairq.jobs: PUBLIC has SELECT"):
+    with pytest.raises(errors.DriftError, match=rf"is not version {NEWEST}: relation fairq.jobs: PUBLIC has SELECT"):
         fairq_schema.adopt(empty_db)
     assert ask("select to_regnamespace('fairq_migrate')") is None
 
@@ -323,11 +324,11 @@ def test_the_exit_code_is_that_of_diff(empty_db: str, ask: Ask, capsys: pytest.C
     assert "there is no fairq in schema fairq" in capsys.readouterr().err
     fairq_schema.apply(empty_db)
     assert main(["check", "--dsn", empty_db]) == 0
-    assert capsys.readouterr().out == "schema fairq is version 1\n"
+    assert capsys.readouterr().out == f"schema fairq is version {NEWEST}\n"
     ask("alter table fairq.jobs disable row level security")
     assert main(["check", "--dsn", empty_db]) == 1
     assert capsys.readouterr().out == (
-        "relation fairq.jobs: row security is off, expected on\nschema fairq differs in 1 place from version 1\n"
+        f"relation fairq.jobs: row security is off, expected on\nschema fairq differs in 1 place from version {NEWEST}\n"
     )
 
 

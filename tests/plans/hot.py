@@ -85,7 +85,7 @@ HOT = {
         "flows_pick_idx",
         "ticks_pkey",
     },
-    "delete from fairq.flows as f where f.queue = v_queue": {"flows_key_idx"},
+    "delete from fairq.flows as f using unnest(v_idle)": {"flows_key_idx"},
     # cancel, retry, reschedule
     "select j.queue, j.tenant, 'waiting'": {"jobs_pkey", "finished_jobs_pkey"},
     "select j.* from fairq.jobs as j where j.job_id = p_job_id for update": {"jobs_pkey"},

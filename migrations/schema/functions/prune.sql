@@ -132,7 +132,16 @@ begin
         continue when not found;
         -- again, as they are under the lock
         v_idle := fairq._idle_tenants(v_queue, p_limit, p_now);
-        delete from fairq.flows as f where f.queue = v_queue and f.tenant = any (v_idle);
+        delete from fairq.flows as f
+        using unnest(v_idle) as t(tenant)
+        cross join lateral (
+            -- in an order that one index has: any other would walk all flows of the queue
+            select ff.ctid as row_id from fairq.flows as ff
+            where ff.queue = v_queue and ff.tenant = t.tenant
+            order by ff.stamp desc
+            limit 1
+        ) as r
+        where f.ctid = r.row_id;
         get diagnostics v_gone = row_count;
         v_total := v_total + v_gone;
     end loop;

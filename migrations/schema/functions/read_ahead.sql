@@ -48,8 +48,8 @@ as $fn$
 -- of one that no longer waits its tenant gets back what it was charged.
 --
 -- By the job's id: its row may have moved since.
--- Locks:  the queue's lock, if it is free. Without it nothing is given up: a step that passes by what is being taken may
---         just be reading that the job waits again, and nothing would tell of it any more.
+-- Locks:  the queue's lock, if it is free. Without it nothing is given up: a step that passes by what is being taken
+--         may just be reading that the job waits again, and nothing would tell of it any more.
 -- Index:  jobs_pkey.
 declare
     v_claimed   fairq.claimed_job[] := '{}';
