@@ -328,7 +328,8 @@ def test_the_exit_code_is_that_of_diff(empty_db: str, ask: Ask, capsys: pytest.C
     ask("alter table fairq.jobs disable row level security")
     assert main(["check", "--dsn", empty_db]) == 1
     assert capsys.readouterr().out == (
-        f"relation fairq.jobs: row security is off, expected on\nschema fairq differs in 1 place from version {NEWEST}\n"
+        "relation fairq.jobs: row security is off, expected on\n"
+        f"schema fairq differs in 1 place from version {NEWEST}\n"
     )
 
 
