@@ -2,6 +2,7 @@
 
 import importlib.util
 
+import pytest
 from hypothesis import HealthCheck, settings
 
 # How long an example takes, and to make one, is the machine's affair.
@@ -9,6 +10,9 @@ settings.register_profile(
     "fairq", deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture]
 )
 settings.load_profile("fairq")
+
+# an assertion of these, which are no tests, says what it compared
+pytest.register_assert_rewrite("tests.breakage.crew", "tests.races.helpers")
 
 pytest_plugins = ["tests.support.fixtures", "pytester"]
 
