@@ -327,12 +327,18 @@ SABOTAGES: dict[str, tuple[Mutation, str]] = {
     "a replica may change the log": (sql("alter table fairq.job_log enable trigger job_log_rows_stay"), "A01"),
     "a replica may empty the log": (sql("alter table fairq.job_log_0 enable trigger job_log_table_stays"), "A01"),
     "rows of the log may be deleted while their job is there": (
-        Edit("_refuse_log_change", "    if not exists", "    return old; if not exists"),
+        Edit(
+            "_refuse_log_change",
+            "if not exists (select from fairq.jobs",
+            "return old; if not exists (select from fairq.jobs",
+        ),
         "A01",
     ),
     "a worker writes the log": (
         both(
             sql("grant insert on fairq.job_log to fairq_worker"),
+            sql("grant usage on sequence fairq.job_log_log_id_seq to fairq_worker"),
+            sql("grant select on sequence fairq.slot_seq to fairq_worker"),
             sql("create policy mine on fairq.job_log for insert to fairq_worker with check (true)"),
         ),
         "A02",
@@ -343,7 +349,7 @@ SABOTAGES: dict[str, tuple[Mutation, str]] = {
     ),
     # one tenant's use against another's
     "payloads of any size": (Edit("_check_job", PAYLOAD, "false"), "D04"),
-    "a job that never falls due": (Edit("_check_job", "not isfinite(p_job.run_at)", "false"), "D09"),
+    "a job that never falls due": (Edit("_check_run_at", "not isfinite(p_run_at)", "false"), "D09"),
     "a job that costs no number": (
         Edit(
             "_check_job",
