@@ -2881,6 +2881,7 @@ as $fn$
 -- p_back: picks that were ready and are put back, as if they had not been picked: before the virtual time is taken, and
 --         nobody is lifted by it. Else whoever had no other work would forget its debt, and lose its turn.
 -- The floors say when there is nothing to ask the clock for.
+-- Long:   all that may be news, side by side.
 -- Locks:  the queue's lock is held.
 declare
     v_moved   fairq.moved := fairq._look(p_tick, p_snap, p_own);
@@ -3258,7 +3259,7 @@ create or replace function fairq._make_ready(
     language plpgsql
     set search_path = pg_catalog, pg_temp
 as $fn$
--- Leaves picks for the claims that follow, p_size in a row: as many as this claim has asked for.
+-- Leaves picks for the claims that follow, p_size in a row: as many as this claim still wanted.
 --
 -- Locks:  the queue's lock is held.
 begin
@@ -3343,13 +3344,14 @@ as $fn$
 --         anew.
 -- Fair:   they are charged and counted already. Of a queue that is paused none is taken, nor any beside those of a
 --         tenant that is.
+-- Long:   what may be taken is asked in one statement: between two, it could change.
 -- Locks:  rows of ready_picks, skipping those held by others; then as _lease.
 -- Index:  ready_picks_pkey, from the ready floor; ticks_pkey, tenants_pkey.
 declare
     v_claimed fairq.claimed_job[] := '{}';
     v_ready   fairq.ready_picks;
     v_base    bigint;
-    v_now     timestamptz := coalesce(p_now, clock_timestamp());
+    v_now     timestamptz;
     v_got     fairq.claimed_job[];
 begin
     while p_limit > 0 and not p_is_paused loop

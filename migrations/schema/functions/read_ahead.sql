@@ -14,7 +14,7 @@ create or replace function fairq._make_ready(
     language plpgsql
     set search_path = pg_catalog, pg_temp
 as $fn$
--- Leaves picks for the claims that follow, p_size in a row: as many as this claim has asked for.
+-- Leaves picks for the claims that follow, p_size in a row: as many as this claim still wanted.
 --
 -- Locks:  the queue's lock is held.
 begin
@@ -99,13 +99,14 @@ as $fn$
 --         anew.
 -- Fair:   they are charged and counted already. Of a queue that is paused none is taken, nor any beside those of a
 --         tenant that is.
+-- Long:   what may be taken is asked in one statement: between two, it could change.
 -- Locks:  rows of ready_picks, skipping those held by others; then as _lease.
 -- Index:  ready_picks_pkey, from the ready floor; ticks_pkey, tenants_pkey.
 declare
     v_claimed fairq.claimed_job[] := '{}';
     v_ready   fairq.ready_picks;
     v_base    bigint;
-    v_now     timestamptz := coalesce(p_now, clock_timestamp());
+    v_now     timestamptz;
     v_got     fairq.claimed_job[];
 begin
     while p_limit > 0 and not p_is_paused loop

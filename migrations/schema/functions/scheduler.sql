@@ -1348,6 +1348,7 @@ as $fn$
 -- p_back: picks that were ready and are put back, as if they had not been picked: before the virtual time is taken, and
 --         nobody is lifted by it. Else whoever had no other work would forget its debt, and lose its turn.
 -- The floors say when there is nothing to ask the clock for.
+-- Long:   all that may be news, side by side.
 -- Locks:  the queue's lock is held.
 declare
     v_moved   fairq.moved := fairq._look(p_tick, p_snap, p_own);
