@@ -206,7 +206,11 @@ $fn$;
 --
 
 set local role fairq_owner;
-lock table fairq.queues, fairq.tenants in access exclusive mode;
+do $fn$
+begin
+    lock table fairq.queues, fairq.tenants in access exclusive mode;
+end
+$fn$;
 
 set local role fairq_api;
 drop function fairq.pauses(text, integer);

@@ -215,7 +215,11 @@ $fn$;
 --
 
 set local role fairq_owner;
-lock table fairq.queues, fairq.tenants in share row exclusive mode;
+do $fn$
+begin
+    lock table fairq.queues, fairq.tenants in share row exclusive mode;
+end
+$fn$;
 
 create type fairq.pause_stat as (
     queue     text,
@@ -2937,7 +2941,9 @@ begin
     else
         v_caught.tick := p_tick;
         v_caught.touched := '{}';
-        if p_tick.ticked_at not between p_now - interval '1 second' and p_now or p_back.endings is not null then
+        if p_tick.ticked_at not between p_now - interval '1 second' and p_now or p_back.endings is not null
+           -- or what could not be promoted would be tried again by every claim
+           or p_tick.promote_floor <> v_was.promote_floor then
             v_caught.tick.ticked_at := p_now;
         end if;
     end if;

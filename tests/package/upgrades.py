@@ -33,7 +33,13 @@ WAYS = [*(f"{number} to {SHIPPED[-1]}" for number in SHIPPED[:-1]), MADE_UP]
 # that have triggers, which are made again with their functions.
 TABLES = ("queues", "tenants", "jobs", "leases")
 LOCKED = (*TABLES, "job_log")
-_LOCK = f"lock table {', '.join(f'fairq.{table}' for table in LOCKED)} in access exclusive mode;\n"
+_LOCK = f"""\
+do $fn$
+begin
+    lock table {", ".join(f"fairq.{table}" for table in LOCKED)} in access exclusive mode;
+end
+$fn$;
+"""
 FORWARD = (
     "set local role fairq_owner;\n"
     + _LOCK

@@ -377,8 +377,9 @@ def test_attempts_that_end_during_a_rebuild_are_counted(db: Database) -> None:
 @check
 def check_the_memory_of_another_cluster_is_not_trusted(db: Database) -> None:
     """Transaction ids that mean nothing here, too high or too low, hide no job; what runs is counted anew, once."""
-    for far in (10**12, 3):
-        jobs = db.given_jobs("a", 4) + db.given_jobs("virgin", 2, queue=f"virgin-{far}")
+    # too high; as low as can be; and too low for what was seen
+    for seen, far in ((10**12, 10**12), (3, 3), (5, 3)):
+        jobs = db.given_jobs("a", 4) + db.given_jobs("virgin", 2, queue=f"virgin-{seen}")
         held = db.claim(3)
         db.complete(held[0])
         late = db.given_jobs("late", 1)
@@ -388,13 +389,13 @@ def check_the_memory_of_another_cluster_is_not_trusted(db: Database) -> None:
         db.execute("update fairq.tenants set changed_xid = %s::text::xid8", far)
         db.execute("update fairq.settlements set ended_xid = %s::text::xid8", far)
         db.execute(
-            "update fairq.ticks set seen = %s::text::pg_snapshot, own_xid = %s::text::xid8", f"{far}:{far}:", far
+            "update fairq.ticks set seen = %s::text::pg_snapshot, own_xid = %s::text::xid8", f"{seen}:{seen}:", seen
         )
         db.execute("reset session_replication_role")
         on_another_cluster(db)
         assert_agrees_after_look(db)
         assert sorted(ids(db.claim(10))) == [jobs[3], *late]
-        assert sorted(ids(db.claim(10, queue=f"virgin-{far}"))) == jobs[4:]
+        assert sorted(ids(db.claim(10, queue=f"virgin-{seen}"))) == jobs[4:]
         assert db.claim(10) == []
         running = db.rows("select job_id, lease_token from fairq.leases")
         assert set(db.complete_all(running).values()) == {"succeeded"}

@@ -405,19 +405,43 @@ def test_a_tenant_is_erased_under_load(db: Database) -> None:
     check_a_tenant_is_erased_under_load(db)
 
 
+@check
+def check_a_tenant_is_erased_though_nobody_claims(db: Database) -> None:
+    """What its last job told the scheduler is read by the erasure itself."""
+    db.given_jobs("gone")
+    (job,) = db.claim(1)
+    db.complete(job)
+    assert traces(db, "gone")
+    db.call("erase_tenant", p_tenant="gone")
+    assert not any(row.lags for row in db.call("erase_tenant", p_tenant="gone"))
+    assert traces(db, "gone") == []
+    assert_agrees_after_look(db)
+
+
+def test_a_tenant_is_erased_though_nobody_claims(db: Database) -> None:
+    """No worker is needed."""
+    check_a_tenant_is_erased_though_nobody_claims(db)
+
+
+@pytest.mark.once
+def test_that_an_erasure_does_not_look_is_noticed(assert_killed: Callable[..., None]) -> None:
+    """It would wait for a claim."""
+    blind = Edit("_erase_flow", old="perform from fairq.reconcile(p_queue, p_limit);", new="")
+    assert_killed(check_a_tenant_is_erased_though_nobody_claims, blind)
+
+
 @pytest.mark.once
 @pytest.mark.parametrize(
     "mutation",
     [
         Edit("_erase_flow", old="for v_try in 1..2 loop", new="for v_try in 1..1 loop"),
-        Edit("_erase_flow", old="perform from fairq.reconcile(p_queue, p_limit);", new=""),
         Edit("_erase_jobs", old="select f.job_id from fairq.finished_jobs as f where f.tenant = p_tenant limit",
              new="select f.job_id from fairq.finished_jobs as f limit"),
     ],
     ids=str,
 )  # fmt: skip
 def test_what_is_left_of_a_tenant_is_noticed(assert_killed: Callable[..., None], mutation: Edit) -> None:
-    """Its wishes, what of it was not looked at, or too much."""
+    """Its wishes, or too much."""
     assert_killed(check_a_tenant_is_erased_under_load, mutation, tries=20)
 
 
