@@ -4,10 +4,13 @@
 -- Compiled by ci/new_migration from migrations/schema/, where the schema is meant to be read.
 --
 -- Why:     a pause says since when, by whom and why, so that one that was forgotten is found
--- Tables:  pause_notes is new; tenants gets an index of what is paused, and with queues triggers; none is rewritten
--- Locks:   queues and tenants against other writers, who are operators; claims, enqueues and completions go on
+--          enqueue, claim and complete ask less of the server: most of their checks in one statement
+-- Tables:  pause_notes is new; tenants gets an index of what is paused, and with queues triggers; what every job passes
+--          through loses some checks; none is rewritten or scanned
+-- Locks:   queues, tenants, jobs, leases, finished_jobs, settlements and ready_picks, from the first statement to the
+--          end: everybody waits for a moment
 -- Clients: nothing changes for them; operators get pause_queue, resume_queue, pause_tenant_because and pauses
--- Undo:    reasons and times are forgotten, pauses stay; claims and enqueues wait for it
+-- Undo:    reasons and times are forgotten, pauses stay; everybody waits while the checks read jobs and history
 
 do $fn$
 begin
@@ -217,9 +220,41 @@ $fn$;
 set local role fairq_owner;
 do $fn$
 begin
-    lock table fairq.queues, fairq.tenants in share row exclusive mode;
+    lock table
+        fairq.queues, fairq.tenants, fairq.jobs, fairq.leases, fairq.finished_jobs, fairq.settlements,
+        fairq.ready_picks in access exclusive mode;
 end
 $fn$;
+
+-- checks that cost every statement more than they are worth: nothing is scanned
+alter table fairq.jobs
+    drop constraint jobs_priority_known,
+    drop constraint jobs_cost_in_range,
+    drop constraint jobs_run_at_finite,
+    drop constraint jobs_names_not_empty;
+alter table fairq.leases
+    drop constraint leases_attempt_positive,
+    drop constraint leases_ends_after_start,
+    drop constraint leases_prepaid_positive,
+    drop constraint leases_weighed_iff_prepaid;
+alter table fairq.finished_jobs
+    drop constraint finished_jobs_started_iff_owned,
+    drop constraint finished_jobs_ran_unless_cancelled,
+    drop constraint finished_jobs_result_only_if_succeeded,
+    drop constraint finished_jobs_slot_known;
+alter table fairq.settlements
+    drop constraint settlements_not_empty;
+alter table fairq.ready_picks
+    drop constraint ready_picks_not_empty;
+
+create type fairq.taken as (
+    settings   fairq.queues,
+    is_for_all boolean,
+    jobs       fairq.claimed_job[]
+);
+comment on type fairq.taken is 'What a claim finds first: the settings of its queue, whether its caller may claim for all, and the jobs that were ready. Internal.';
+revoke all on type fairq.taken from public;
+grant usage on type fairq.taken to fairq_api;
 
 create type fairq.pause_stat as (
     queue     text,
@@ -1034,6 +1069,423 @@ grant execute on function fairq.maintain(integer) to fairq_operator;
 set local role fairq_api;
 
 --
+-- schema/functions/_shared.sql
+--
+
+--
+-- shared: what several rooms use
+--
+-- A check returns true or raises: so it can be assigned, which costs less than to perform it.
+
+create or replace function fairq._refuse(p_name text, p_value text, p_rule text)
+    returns void
+    language plpgsql
+    set search_path = pg_catalog, pg_temp
+as $fn$
+-- Refuses an argument. What has to add something of its own to 22023, or may not call this (prune), raises it itself.
+begin
+    raise exception '% must be %, not %', p_name, p_rule, coalesce(left(p_value, 100), 'null')
+        using errcode = '22023', hint = 'Nothing was changed.';
+end
+$fn$;
+comment on function fairq._refuse(text, text, text) is 'Raises 22023: the argument, the rule and the value. Internal.';
+revoke all on function fairq._refuse(text, text, text) from public;
+
+create or replace function fairq._is_name(p_value text)
+    returns boolean
+    language sql
+    immutable
+    -- Whether a queue, tenant, task or owner may have this name; null for null. A body like this one is taken into the
+    -- expressions that call it.
+    return octet_length(p_value) <= 200 and p_value <> '*' and p_value <> '@own' and p_value ~ '[^[:space:]]';
+comment on function fairq._is_name(text) is 'Whether a text may be a name. Internal.';
+revoke all on function fairq._is_name(text) from public;
+
+create or replace function fairq._check_name(p_name text, p_value text, p_longest integer)
+    returns boolean
+    language plpgsql
+    set search_path = pg_catalog, pg_temp
+as $fn$
+-- Names are kept as they are, never cut.
+--
+-- Raises: 22023 for a name that is null, nothing but white space, reserved or too long.
+begin
+    if p_value is null or octet_length(p_value) > p_longest or p_value in ('*', '@own')
+       or p_value !~ '[^[:space:]]' then
+        perform fairq._refuse(
+            p_name, p_value, format('a name of 1 to %s bytes, not blank, not * or @own', p_longest)
+        );
+    end if;
+    return true;
+end
+$fn$;
+comment on function fairq._check_name(text, text, integer) is 'Raises 22023 for a queue, tenant, task or owner that cannot be one. Internal.';
+revoke all on function fairq._check_name(text, text, integer) from public;
+
+create or replace function fairq._check_span(p_name text, p_value interval, p_least interval, p_most interval)
+    returns boolean
+    language plpgsql
+    set search_path = pg_catalog, pg_temp
+as $fn$
+-- Raises: 22023 for a span of time that is null or out of range; infinite ones are out of every range. And for one that
+--         goes back in one unit and forward in another: compared, a month is 30 days, added, it may be 31.
+begin
+    if p_value is null or p_value < p_least or p_value > p_most
+       or least(
+           extract(year from p_value), extract(month from p_value), extract(day from p_value),
+           extract(hour from p_value), extract(minute from p_value), extract(second from p_value)
+       ) < 0 then
+        perform fairq._refuse(
+            p_name, p_value::text, format('an interval from %s to %s, no part of it negative', p_least, p_most)
+        );
+    end if;
+    return true;
+end
+$fn$;
+comment on function fairq._check_span(text, interval, interval, interval) is 'Raises 22023 for an interval out of range. Internal.';
+revoke all on function fairq._check_span(text, interval, interval, interval) from public;
+
+create or replace function fairq._check_delay(p_delay interval)
+    returns void
+    language plpgsql
+    set search_path = pg_catalog, pg_temp
+as $fn$
+-- Raises: 22023 for a delay that is given and negative, infinite or longer than ten years.
+begin
+    if p_delay is not null then
+        perform fairq._check_span('p_delay', p_delay, interval '0', interval '3650 days');
+    end if;
+end
+$fn$;
+comment on function fairq._check_delay(interval) is 'Raises 22023 for a delay out of range. Internal.';
+revoke all on function fairq._check_delay(interval) from public;
+
+create or replace function fairq._check_run_at(p_run_at timestamptz, p_delay interval)
+    returns void
+    language plpgsql
+    set search_path = pg_catalog, pg_temp
+as $fn$
+-- Raises: 22023 for a time that is infinite, a delay out of range, or both a time and a delay.
+begin
+    if num_nonnulls(p_run_at, p_delay) = 2 then
+        perform fairq._refuse('p_run_at and p_delay', format('%s and %s', p_run_at, p_delay), 'one or the other');
+    elsif not isfinite(p_run_at) then
+        perform fairq._refuse('p_run_at', p_run_at::text, 'a finite time');
+    end if;
+    perform fairq._check_delay(p_delay);
+end
+$fn$;
+comment on function fairq._check_run_at(timestamptz, interval) is 'Raises 22023 for when a job is not to run. Internal.';
+revoke all on function fairq._check_run_at(timestamptz, interval) from public;
+
+create or replace function fairq._check_limit(p_value integer, p_most integer)
+    returns boolean
+    language plpgsql
+    set search_path = pg_catalog, pg_temp
+as $fn$
+-- Raises: 22023 for a p_limit that is null or out of range: nothing is unbounded.
+begin
+    if p_value is null or p_value not between 1 and p_most then
+        perform fairq._refuse('p_limit', p_value::text, format('a number from 1 to %s', p_most));
+    end if;
+    return true;
+end
+$fn$;
+comment on function fairq._check_limit(integer, integer) is 'Raises 22023 for a p_limit out of range. Internal.';
+revoke all on function fairq._check_limit(integer, integer) from public;
+
+create or replace function fairq._check_id(p_job_id bigint)
+    returns void
+    language plpgsql
+    set search_path = pg_catalog, pg_temp
+as $fn$
+-- Raises: 22023 for a null. An id that no job has is an outcome, not a mistake.
+begin
+    if p_job_id is null then
+        perform fairq._refuse('p_job_id', null, 'a job''s id');
+    end if;
+end
+$fn$;
+comment on function fairq._check_id(bigint) is 'Raises 22023 for the id of no job. Internal.';
+revoke all on function fairq._check_id(bigint) from public;
+
+create or replace function fairq._check_held(p_job_id bigint, p_token uuid)
+    returns boolean
+    language plpgsql
+    set search_path = pg_catalog, pg_temp
+as $fn$
+-- Raises: 22023 for a null: a worker that lost its job's id or token must hear it, not that the lease is lost.
+begin
+    if p_job_id is null then
+        perform fairq._refuse('p_job_id', null, 'the id of a claimed job');
+    end if;
+    if p_token is null then
+        perform fairq._refuse('p_token', null, 'the lease_token of a claimed job');
+    end if;
+    return true;
+end
+$fn$;
+comment on function fairq._check_held(bigint, uuid) is 'Raises 22023 for the id and token of a single verb. Internal.';
+revoke all on function fairq._check_held(bigint, uuid) from public;
+
+create or replace function fairq._check_batch(p_job_ids bigint[], p_tokens uuid[])
+    returns boolean
+    language plpgsql
+    set search_path = pg_catalog, pg_temp
+as $fn$
+-- Raises: 22023 unless the two arrays are of one length, from 1 to 1,000, with no null in them.
+begin
+    if p_job_ids is null or p_tokens is null or cardinality(p_job_ids) <> cardinality(p_tokens)
+       or cardinality(p_job_ids) not between 1 and 1000 then
+        perform fairq._refuse(
+            'p_job_ids and p_tokens', format('%s and %s elements', cardinality(p_job_ids), cardinality(p_tokens)),
+            'two arrays of one length, from 1 to 1000'
+        );
+    end if;
+    if array_ndims(p_job_ids) <> 1 or array_lower(p_job_ids, 1) <> 1
+       or array_ndims(p_tokens) <> 1 or array_lower(p_tokens, 1) <> 1 then
+        perform fairq._refuse(
+            'p_job_ids and p_tokens', format('%s and %s', array_dims(p_job_ids), array_dims(p_tokens)),
+            'arrays of one dimension, counted from 1'
+        );
+    end if;
+    if array_position(p_job_ids, null) is not null or array_position(p_tokens, null) is not null then
+        perform fairq._refuse('p_job_ids and p_tokens', 'null', 'free of nulls');
+    end if;
+    return true;
+end
+$fn$;
+comment on function fairq._check_batch(bigint[], uuid[]) is 'Raises 22023 for the arrays of a batch verb. Internal.';
+revoke all on function fairq._check_batch(bigint[], uuid[]) from public;
+
+create or replace function fairq._check_beside(p_name text, p_value anyarray, p_length integer)
+    returns void
+    language plpgsql
+    set search_path = pg_catalog, pg_temp
+as $fn$
+-- Raises: 22023 for an array that is given beside p_job_ids and does not have an element for each of them.
+begin
+    if cardinality(p_value) <> p_length or array_ndims(p_value) <> 1 or array_lower(p_value, 1) <> 1 then
+        perform fairq._refuse(
+            p_name, format('%s elements as %s', cardinality(p_value), coalesce(array_dims(p_value), '{}')),
+            'null, or of one dimension, counted from 1, and as long as p_job_ids'
+        );
+    end if;
+end
+$fn$;
+comment on function fairq._check_beside(text, anyarray, integer) is 'Raises 22023 for an array that does not go with the ids of a batch verb. Internal.';
+revoke all on function fairq._check_beside(text, anyarray, integer) from public;
+
+create or replace function fairq._queue_settings(p_queue text)
+    returns fairq.queues
+    language plpgsql
+    stable
+    set search_path = pg_catalog, pg_temp
+as $fn$
+-- The queue's own row, else that of *. A queue need not be declared.
+declare
+    v_settings fairq.queues;
+begin
+    select q.* into v_settings from fairq.queues as q
+    where q.queue in (p_queue, '*') order by q.queue = '*' limit 1;
+    return v_settings;
+end
+$fn$;
+comment on function fairq._queue_settings(text) is 'The settings in force for a queue. Internal.';
+revoke all on function fairq._queue_settings(text) from public;
+
+create or replace function fairq._newest_tick(p_queue text)
+    returns fairq.ticks
+    language plpgsql
+    stable
+    set search_path = pg_catalog, pg_temp
+as $fn$
+-- What the scheduler wrote down last, for those who only look; a claim reads it by _last_tick().
+--
+-- Index:  ticks_pkey, newest first.
+declare
+    v_tick fairq.ticks;
+begin
+    select t.* into v_tick from fairq.ticks as t where t.queue = p_queue order by t.tick_id desc limit 1;
+    return v_tick;
+end
+$fn$;
+comment on function fairq._newest_tick(text) is 'What the scheduler wrote down last. Internal.';
+revoke all on function fairq._newest_tick(text) from public;
+
+create or replace function fairq._log(
+    p_lease fairq.leases, p_event text, p_now timestamptz, p_details jsonb default '{}'
+)
+    returns void
+    language plpgsql
+    set search_path = pg_catalog, pg_temp
+as $fn$
+-- An attempt ended otherwise than well.
+begin
+    insert into fairq.job_log (job_id, queue, tenant, event_type, attempt, actor, started_at, details, created_at)
+    values (
+        (p_lease).job_id, (p_lease).queue, (p_lease).tenant, p_event, (p_lease).attempt, (p_lease).lease_owner,
+        (p_lease).started_at, p_details, p_now
+    );
+end
+$fn$;
+comment on function fairq._log(fairq.leases, text, timestamptz, jsonb) is 'Writes the end of an attempt to job_log. Internal.';
+revoke all on function fairq._log(fairq.leases, text, timestamptz, jsonb) from public;
+
+create or replace function fairq._hold_lease(
+    p_job_id bigint, p_token uuid, p_caller text, p_now timestamptz default null
+)
+    returns fairq.leases
+    language plpgsql
+    set search_path = pg_catalog, pg_temp
+as $fn$
+-- The guard of renew, fail and release: the lease, locked, if it is this caller's under this token and still alive.
+--
+-- p_now:  the clock; null for the real one.
+-- Locks:  the lease's row. Then the clock is read: a lease judged by a clock read before the wait would live too long.
+declare
+    v_lease fairq.leases;
+begin
+    select l.* into v_lease from fairq.leases as l where l.job_id = p_job_id for update;
+    if found and v_lease.lease_token = p_token and v_lease.caller = p_caller
+       and v_lease.lease_expires_at > coalesce(p_now, clock_timestamp()) then
+        return v_lease;
+    end if;
+    -- wrong job, token, caller or too late: one answer
+    return null;
+end
+$fn$;
+comment on function fairq._hold_lease(bigint, uuid, text, timestamptz) is 'Locks a live lease and returns it, or null. Internal.';
+revoke all on function fairq._hold_lease(bigint, uuid, text, timestamptz) from public;
+
+create or replace function fairq._ending(p_lease fairq.leases, p_pays text, p_now timestamptz)
+    returns fairq.ending
+    language plpgsql
+    immutable
+    set search_path = pg_catalog, pg_temp
+as $fn$
+-- What the scheduler must know of an attempt that ends. p_pays says what its tenant pays for:
+--
+-- held:     the time the worker held it: success, failure, cancellation while running, snooze.
+-- prepaid:  what was charged stays: a lost lease. Paid back, a job that kills workers would run free.
+-- nothing:  it never started: given back by a worker that shuts down.
+declare
+    v_held bigint := greatest(1, round(extract(epoch from p_now - p_lease.started_at) * 1000));
+begin
+    if p_lease.prepaid is null or p_pays = 'prepaid' then
+        return row(p_lease.tenant, p_lease.epoch, 1, 0, 0, 0, 0)::fairq.ending;
+    elsif p_pays = 'nothing' then
+        return row(
+            p_lease.tenant, p_lease.epoch, 1, 0, 0, 0, round(p_lease.prepaid * 2520 / p_lease.weight)
+        )::fairq.ending;
+    end if;
+    return row(
+        p_lease.tenant, p_lease.epoch, 1, 1, v_held,
+        round(greatest(0, v_held - p_lease.prepaid) * 2520 / p_lease.weight),
+        round(greatest(0, p_lease.prepaid - v_held) * 2520 / p_lease.weight)
+    )::fairq.ending;
+end
+$fn$;
+comment on function fairq._ending(fairq.leases, text, timestamptz) is 'What an attempt that ends is charged in the end. Internal.';
+revoke all on function fairq._ending(fairq.leases, text, timestamptz) from public;
+
+create or replace function fairq._settle(p_queue text, p_ending fairq.ending)
+    returns boolean
+    language plpgsql
+    set search_path = pg_catalog, pg_temp
+as $fn$
+-- Tells the scheduler, by a row of its own: no shared row is written.
+begin
+    insert into fairq.settlements (queue, endings) values (p_queue, array[p_ending]);
+    return true;
+end
+$fn$;
+comment on function fairq._settle(text, fairq.ending) is 'Tells the scheduler what became of an attempt. Internal.';
+revoke all on function fairq._settle(text, fairq.ending) from public;
+
+create or replace function fairq._put_back(
+    p_lease fairq.leases, p_attempts integer, p_run_at timestamptz, p_error jsonb, p_is_fed boolean default false
+)
+    returns void
+    language plpgsql
+    set search_path = pg_catalog, pg_temp
+as $fn$
+-- running -> queued, or scheduled when p_run_at is given
+--
+-- p_is_fed: the scheduler does this itself and feeds it to its own look: neither feed is to tell it again.
+-- Locks:    the lease's row is held; the job's row.
+begin
+    update fairq.jobs as j
+    set
+        state       = case when p_run_at is null then 'queued' else 'scheduled' end,
+        run_at      = coalesce(p_run_at, j.run_at),
+        attempts    = p_attempts,
+        last_error  = coalesce(p_error, j.last_error),
+        changed_xid = case when p_is_fed then j.changed_xid else pg_current_xact_id() end
+    where j.job_id = (p_lease).job_id;
+
+    delete from fairq.leases as l where l.job_id = (p_lease).job_id;
+end
+$fn$;
+comment on function fairq._put_back(fairq.leases, integer, timestamptz, jsonb, boolean) is 'Returns a running job to the waiting ones. Internal.';
+revoke all on function fairq._put_back(fairq.leases, integer, timestamptz, jsonb, boolean) from public;
+
+create or replace function fairq._finish(
+    p_lease fairq.leases, p_state text, p_now timestamptz, p_error jsonb, p_result jsonb default null
+)
+    returns boolean
+    language plpgsql
+    set search_path = pg_catalog, pg_temp
+as $fn$
+-- Moves a running job's row to where the ended ones are; false when it is not there.
+--
+-- Locks:  the lease's row is held; the job's row.
+declare
+    v_job fairq.jobs;
+begin
+    delete from fairq.jobs as j where j.job_id = p_lease.job_id returning j.* into v_job;
+    if not found then
+        return false;
+    end if;
+    insert into fairq.finished_jobs (
+        job_id, queue, tenant, task, payload, priority, state, attempts, max_attempts, run_at, cost, operation_key,
+        traceparent, last_error, created_at, started_at, finished_at, lease_owner, token_hash, result
+    )
+    values (
+        v_job.job_id, v_job.queue, v_job.tenant, v_job.task, v_job.payload, v_job.priority, p_state, p_lease.attempt,
+        v_job.max_attempts, v_job.run_at, v_job.cost, v_job.operation_key, v_job.traceparent,
+        coalesce(p_error, v_job.last_error), v_job.created_at, p_lease.started_at, p_now, p_lease.lease_owner,
+        sha256(uuid_send(p_lease.lease_token)), p_result
+    );
+    return true;
+end
+$fn$;
+comment on function fairq._finish(fairq.leases, text, timestamptz, jsonb, jsonb) is 'Moves the row of a running job to the ended ones. Internal.';
+revoke all on function fairq._finish(fairq.leases, text, timestamptz, jsonb, jsonb) from public;
+
+create or replace function fairq._end_job(
+    p_lease fairq.leases, p_state text, p_now timestamptz, p_error jsonb
+)
+    returns void
+    language plpgsql
+    set search_path = pg_catalog, pg_temp
+as $fn$
+-- running -> dead, cancelled
+--
+-- Locks:  the lease's row is held; the job's row.
+begin
+    perform fairq._finish(p_lease, p_state, p_now, p_error);
+    delete from fairq.leases as l where l.job_id = (p_lease).job_id;
+    perform fairq._log(
+        p_lease, p_state, p_now,
+        case when p_error is null then '{}' else jsonb_build_object('error', p_error) end
+    );
+end
+$fn$;
+comment on function fairq._end_job(fairq.leases, text, timestamptz, jsonb) is 'Ends a running job otherwise than well. Internal.';
+revoke all on function fairq._end_job(fairq.leases, text, timestamptz, jsonb) from public;
+
+--
 -- schema/functions/settings.sql
 --
 
@@ -1530,6 +1982,560 @@ end
 $fn$;
 comment on function fairq._pause_words(text, text) is 'What a sentence says of a pause. Internal.';
 revoke all on function fairq._pause_words(text, text) from public;
+
+--
+-- schema/functions/enqueue.sql
+--
+
+--
+-- enqueue: none -> queued, or scheduled when it is to run later
+--
+-- A producer writes rows of its own and no shared one: only two producers of one key wait for each other.
+
+create or replace function fairq._is_traceparent(p_value text)
+    returns boolean
+    language plpgsql
+    immutable
+    set search_path = pg_catalog, pg_temp
+as $fn$
+-- The header traceparent of W3C Trace Context: version, trace id, parent id and flags in lower-case hexadecimals, the
+-- ids not all zeros, no version ff. Only a version that is yet to come may have more behind it.
+begin
+    return octet_length(p_value) <= 200
+        and p_value ~ '^(?!ff|00.{54})[0-9a-f]{2}-(?!0{32})[0-9a-f]{32}-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}(-[!-~]*)?$';
+end
+$fn$;
+comment on function fairq._is_traceparent(text) is 'Whether a text is a traceparent of W3C Trace Context. Internal.';
+revoke all on function fairq._is_traceparent(text) from public;
+
+create or replace function fairq._is_plain(
+    p_tenant text, p_task text, p_payload jsonb, p_queue text, p_run_at timestamptz, p_delay interval,
+    p_priority integer, p_max_attempts integer, p_key text, p_key_ttl interval, p_cost double precision,
+    p_traceparent text, p_payload_limit integer
+)
+    returns boolean
+    language sql
+    immutable
+    -- Whether there is nothing to refuse about a job, nor a date or a key to look at: most are such. Where it says no,
+    -- _check_job() says why.
+    return coalesce(
+        fairq._is_name(p_queue) and fairq._is_name(p_tenant) and fairq._is_name(p_task)
+        and jsonb_typeof(p_payload) = 'object' and octet_length(p_payload::text) <= p_payload_limit
+        and p_run_at is null and p_delay is null
+        and p_priority between 0 and 3
+        and (p_max_attempts is null or p_max_attempts between 1 and 1000)
+        and p_cost > 0 and p_cost <= 1000000
+        and p_key is null and p_key_ttl is null
+        and (p_traceparent is null or fairq._is_traceparent(p_traceparent)),
+        false
+    );
+comment on function fairq._is_plain(text, text, jsonb, text, timestamptz, interval, integer, integer, text, interval, double precision, text, integer) is 'Whether a job has no key and no date, and nothing wrong with it. Internal.';
+revoke all on function fairq._is_plain(text, text, jsonb, text, timestamptz, interval, integer, integer, text, interval, double precision, text, integer) from public;
+
+create or replace function fairq._check_job(p_job fairq.new_job, p_settings fairq.queues)
+    returns fairq.new_job
+    language plpgsql
+    set search_path = pg_catalog, pg_temp
+as $fn$
+-- The job, with what its queue's settings say where it says nothing.
+--
+-- Raises: 22023 for the first argument that is out of its range; 54000 for a payload over the queue's limit.
+begin
+    perform fairq._check_name('p_task', p_job.task, 200);
+    if p_job.payload is null or jsonb_typeof(p_job.payload) <> 'object' then
+        perform fairq._refuse('p_payload', jsonb_typeof(p_job.payload), 'a JSON object');
+    end if;
+    if octet_length(p_job.payload::text) > p_settings.payload_limit then
+        raise exception 'p_payload has % bytes, its queue allows %',
+            octet_length(p_job.payload::text), p_settings.payload_limit
+            using errcode = '54000', hint = 'Store it elsewhere and enqueue a reference to it.';
+    end if;
+    perform fairq._check_run_at(p_job.run_at, p_job.delay);
+    if p_job.priority is null or p_job.priority not between 0 and 3 then
+        perform fairq._refuse('p_priority', p_job.priority::text, 'a number from 0 (first) to 3');
+    end if;
+    if p_job.max_attempts not between 1 and 1000 then
+        perform fairq._refuse('p_max_attempts', p_job.max_attempts::text, 'a number from 1 to 1000');
+    end if;
+    if p_job.cost is null or not (p_job.cost > 0 and p_job.cost <= 1000000) then
+        perform fairq._refuse('p_cost', p_job.cost::text, 'above 0, at most 1000000');
+    end if;
+    if p_job.key is not null then
+        perform fairq._check_name('p_key', p_job.key, 200);
+    end if;
+    if p_job.key_ttl is not null then
+        perform fairq._check_span('p_key_ttl', p_job.key_ttl, interval '1 microsecond', interval '3650 days');
+    end if;
+    if p_job.traceparent is not null and not fairq._is_traceparent(p_job.traceparent) then
+        raise exception 'p_traceparent must be like %, not %',
+            '00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01', left(p_job.traceparent, 100)
+            using
+                errcode = '22023',
+                hint = 'Give the header traceparent of W3C Trace Context as it is, or none. Nothing was changed.';
+    end if;
+
+    p_job.max_attempts := coalesce(p_job.max_attempts, p_settings.max_attempts);
+    p_job.key_ttl := coalesce(p_job.key_ttl, p_settings.key_ttl);
+    return p_job;
+end
+$fn$;
+comment on function fairq._check_job(fairq.new_job, fairq.queues) is 'Checks a job to be enqueued and completes it from its queue''s settings. Internal.';
+revoke all on function fairq._check_job(fairq.new_job, fairq.queues) from public;
+
+create or replace function fairq._draw_id(p_job fairq.new_job, p_job_id bigint)
+    returns fairq.enqueue_outcome
+    language plpgsql
+    set search_path = pg_catalog, pg_temp
+as $fn$
+-- The id the job gets: p_job_id, or, when its key is taken, that of the job which has it: created, exists or conflict.
+--
+-- Locks:  the key: a second producer of it waits until the first has committed or rolled back, and then knows.
+-- Raises: 40001 when the key kept changing hands.
+declare
+    v_now    timestamptz := clock_timestamp();
+    v_hash   bytea;
+    v_held   fairq.job_keys;
+begin
+    if p_job.key is null then
+        return row(null, p_job_id, 'created')::fairq.enqueue_outcome;
+    end if;
+
+    v_hash := sha256(convert_to(p_job.task || ' ' || p_job.payload::text, 'UTF8'));
+    for v_try in 1..10 loop
+        -- looked up before inserting: a duplicate writes nothing
+        select k.* into v_held from fairq.job_keys as k
+        where k.tenant = p_job.tenant and k.operation_key = p_job.key;
+        if found and v_held.expires_at > v_now then
+            return row(
+                null, v_held.job_id, case when v_held.payload_hash = v_hash then 'exists' else 'conflict' end
+            )::fairq.enqueue_outcome;
+        end if;
+
+        insert into fairq.job_keys as k (tenant, operation_key, job_id, payload_hash, expires_at)
+        values (p_job.tenant, p_job.key, p_job_id, v_hash, v_now + p_job.key_ttl)
+        on conflict (tenant, operation_key) do update
+        set job_id = excluded.job_id, payload_hash = excluded.payload_hash, expires_at = excluded.expires_at
+        where k.expires_at <= v_now;
+        if found then
+            return row(null, p_job_id, 'created')::fairq.enqueue_outcome;
+        end if;
+    end loop;
+
+    raise exception 'an idempotency key changed hands too often' using errcode = '40001', hint = 'Try again.';
+end
+$fn$;
+comment on function fairq._draw_id(fairq.new_job, bigint) is 'Gives a new job its id, or finds the job its key stands for. Internal.';
+revoke all on function fairq._draw_id(fairq.new_job, bigint) from public;
+
+create or replace function fairq._insert_jobs(p_jobs fairq.new_job[], p_outcomes fairq.enqueue_outcome[])
+    returns boolean
+    language plpgsql
+    set search_path = pg_catalog, pg_temp
+as $fn$
+-- none -> queued, scheduled: those of the jobs that are new, in their order.
+declare
+    v_now timestamptz := clock_timestamp();
+begin
+    insert into fairq.jobs (
+        job_id, queue, tenant, task, payload, priority, state, max_attempts, run_at, cost, operation_key, traceparent,
+        created_at
+    )
+    select
+        u.job_id, u.queue, u.tenant, u.task, u.payload, u.priority,
+        case when coalesce(u.run_at, v_now + u.delay) > v_now then 'scheduled' else 'queued' end,
+        u.max_attempts, coalesce(u.run_at, v_now + u.delay, v_now), u.cost, u.key, u.traceparent, v_now
+    from unnest(p_jobs, p_outcomes) as u(
+        tenant, task, payload, queue, run_at, delay, priority, max_attempts, key, key_ttl, cost, traceparent,
+        ordinal, job_id, outcome
+    )
+    where u.outcome = 'created';
+    return true;
+end
+$fn$;
+comment on function fairq._insert_jobs(fairq.new_job[], fairq.enqueue_outcome[]) is 'Writes the rows of new jobs. Internal.';
+revoke all on function fairq._insert_jobs(fairq.new_job[], fairq.enqueue_outcome[]) from public;
+
+create or replace function fairq.channel(p_queue text)
+    returns text
+    language sql
+    immutable
+    strict
+    parallel safe
+    set search_path = pg_catalog, pg_temp
+as $fn$
+    -- a channel's name has at most 63 bytes
+    select 'fairq:' || case
+        when octet_length(p_queue) <= 57 then p_queue
+        else encode(substr(sha256(convert_to(p_queue, 'UTF8')), 1, 16), 'hex')
+    end
+$fn$;
+comment on function fairq.channel(text) is 'The channel to LISTEN on for a queue; quote it as an identifier.';
+revoke all on function fairq.channel(text) from public;
+grant execute on function fairq.channel(text) to fairq_worker, fairq_producer, fairq_tenant, fairq_operator;
+
+create or replace function fairq._is_due(p_run_at timestamptz, p_delay interval)
+    returns boolean
+    language plpgsql
+    stable
+    set search_path = pg_catalog, pg_temp
+as $fn$
+-- Whether a new job may run at once: there is nothing to wake anybody for before that.
+begin
+    return coalesce(p_run_at, clock_timestamp() + p_delay, '-infinity') <= clock_timestamp();
+end
+$fn$;
+comment on function fairq._is_due(timestamptz, interval) is 'Whether a new job may run at once. Internal.';
+revoke all on function fairq._is_due(timestamptz, interval) from public;
+
+create or replace function fairq._wake(p_queue text)
+    returns void
+    language plpgsql
+    set search_path = pg_catalog, pg_temp
+as $fn$
+-- One NOTIFY when a worker found the queue empty, none while there is a backlog. The payload says nothing.
+begin
+    if (fairq._newest_tick(p_queue)).found_empty then
+        perform pg_notify(fairq.channel(p_queue), '');
+    end if;
+end
+$fn$;
+comment on function fairq._wake(text) is 'Wakes the listeners of a queue that was found empty. Internal.';
+revoke all on function fairq._wake(text) from public;
+
+create or replace function fairq._enqueue_checked(p_job fairq.new_job)
+    returns fairq.enqueued_job
+    language plpgsql
+    set search_path = pg_catalog, pg_temp
+as $fn$
+-- A job that has a key or a date, or something wrong with it: rule by rule.
+--
+-- Locks:  the key.
+-- Raises: as enqueue_job().
+declare
+    -- assigned, not performed: an expression costs less than a statement
+    v_is_done  boolean := fairq._check_name('p_queue', p_job.queue, 200);
+    v_settings fairq.queues := fairq._queue_settings(p_job.queue);
+    v_outcome  fairq.enqueue_outcome;
+begin
+    p_job.tenant := fairq._acting_tenant('enqueue', p_job.queue, p_job.tenant);
+    p_job := fairq._check_job(p_job, v_settings);
+    v_outcome := fairq._draw_id(p_job, nextval('fairq.jobs_job_id_seq'));
+    if v_outcome.outcome = 'conflict' then
+        raise exception 'key % stands for another task or payload, that of job %',
+            left(p_job.key, 100), v_outcome.job_id
+            using errcode = 'QF002', hint = 'One key stands for one operation: choose another key.';
+    end if;
+    v_is_done := fairq._insert_jobs(array[p_job], array[v_outcome]);
+    if v_settings.notify and v_outcome.outcome = 'created' and fairq._is_due(p_job.run_at, p_job.delay) then
+        perform fairq._wake(p_job.queue);
+    end if;
+    return row(v_outcome.job_id, v_outcome.outcome = 'created')::fairq.enqueued_job;
+end
+$fn$;
+comment on function fairq._enqueue_checked(fairq.new_job) is 'Enqueues a job that needs a closer look. Internal.';
+revoke all on function fairq._enqueue_checked(fairq.new_job) from public;
+
+create or replace function fairq.enqueue_job(
+    p_tenant       text default null,
+    p_task         text default null,
+    p_payload      jsonb default '{}',
+    p_queue        text default 'default',
+    p_run_at       timestamptz default null,
+    p_delay        interval default null,
+    p_priority     integer default 2,
+    p_max_attempts integer default null,
+    p_key          text default null,
+    p_key_ttl      interval default null,
+    p_cost         double precision default 1,
+    p_traceparent  text default null
+)
+    returns fairq.enqueued_job
+    language plpgsql
+    security definer
+    set search_path = pg_catalog, pg_temp
+    -- a plan made while job_keys was empty would read all of it for each key (see claim_jobs())
+    set plan_cache_mode = force_generic_plan
+    set enable_seqscan = off
+    set enable_bitmapscan = off
+as $fn$
+-- none -> queued, scheduled
+--
+-- Locks:  none, but for the key: a second producer of the same one waits for the first.
+-- Raises: 22023 for a bad argument; 54000 for a payload over the queue's limit; 42501 for a tenant or queue not
+--         granted; QF002 for a key in use for another payload.
+declare
+    v_found record;
+begin
+    -- one statement for most jobs: it does nothing where there is more to look at
+    with here as materialized (
+        select q.payload_limit, q.max_attempts, q.notify, clock_timestamp() as now from fairq.queues as q
+        where q.queue in (p_queue, '*') order by q.queue = '*' limit 1
+    ), new as (
+        insert into fairq.jobs (
+            queue, tenant, task, payload, priority, max_attempts, run_at, cost, traceparent, created_at
+        )
+        select
+            p_queue, p_tenant, p_task, p_payload, p_priority, coalesce(p_max_attempts, h.max_attempts), h.now, p_cost,
+            p_traceparent, h.now
+        from here as h
+        where fairq._is_plain(
+              p_tenant, p_task, p_payload, p_queue, p_run_at, p_delay, p_priority, p_max_attempts, p_key, p_key_ttl,
+              p_cost, p_traceparent, h.payload_limit
+          )
+          -- as in _granted_tenants
+          and exists (
+              select from fairq.access_grants as a
+              where a.verb = 'enqueue' and a.tenant in (p_tenant, '*') and a.queue in (p_queue, '*')
+                and pg_has_role(fairq._caller()::name, to_regrole(quote_ident(a.role_name))::oid, 'usage')
+          )
+        returning job_id
+    )
+    select n.job_id, h.notify into v_found from new as n cross join here as h;
+    if not found then
+        return fairq._enqueue_checked(row(
+            p_tenant, p_task, p_payload, p_queue, p_run_at, p_delay, p_priority, p_max_attempts, p_key, p_key_ttl,
+            p_cost, p_traceparent
+        )::fairq.new_job);
+    end if;
+    if v_found.notify then
+        perform fairq._wake(p_queue);
+    end if;
+    return row(v_found.job_id, true)::fairq.enqueued_job;
+end
+$fn$;
+comment on function fairq.enqueue_job(text, text, jsonb, text, timestamptz, interval, integer, integer, text, interval, double precision, text) is 'Enqueues a job for a tenant (without p_tenant: the session''s own), to run at once, at p_run_at or after p_delay. p_priority 0 goes first within the tenant. p_key makes it idempotent for p_key_ttl: used again, it returns the first job. p_traceparent (W3C Trace Context) goes to the workers as it is.';
+revoke all on function fairq.enqueue_job(
+    text, text, jsonb, text, timestamptz, interval, integer, integer, text, interval, double precision, text
+) from public;
+grant execute on function fairq.enqueue_job(
+    text, text, jsonb, text, timestamptz, interval, integer, integer, text, interval, double precision, text
+) to fairq_producer, fairq_tenant;
+
+create or replace function fairq._read_jobs(p_jobs jsonb)
+    returns fairq.new_job[]
+    language plpgsql
+    stable
+    set search_path = pg_catalog, pg_temp
+as $fn$
+-- The elements of enqueue_jobs()'s argument, in their order, with the defaults of enqueue_job().
+--
+-- Raises: 22023 for what is not an array of 1 to 10,000 objects with known fields.
+declare
+    v_fields  text[] := '{tenant,task,payload,queue,run_at,delay,priority,max_attempts,key,key_ttl,cost,traceparent}';
+    v_strange text;
+begin
+    if p_jobs is null or jsonb_typeof(p_jobs) <> 'array' then
+        perform fairq._refuse('p_jobs', jsonb_typeof(p_jobs), 'a JSON array');
+    end if;
+    if jsonb_array_length(p_jobs) not between 1 and 10000 then
+        perform fairq._refuse('p_jobs', jsonb_array_length(p_jobs) || ' elements', 'an array of 1 to 10000 elements');
+    end if;
+
+    select format('%s as element %s', left(e.job::text, 60), e.ordinality) into v_strange
+    from jsonb_array_elements(p_jobs) with ordinality as e(job)
+    where case when jsonb_typeof(e.job) = 'object' then e.job - v_fields <> '{}' else true end
+    limit 1;
+    if found then
+        perform fairq._refuse('p_jobs', v_strange, 'objects with fields among ' || array_to_string(v_fields, ', '));
+    end if;
+
+    return (
+        select array_agg(
+            row(
+                r.tenant, r.task, coalesce(r.payload, '{}'), coalesce(r.queue, 'default'), r.run_at, r.delay,
+                coalesce(r.priority, 2), r.max_attempts, r.key, r.key_ttl, coalesce(r.cost, 1),
+                r.traceparent
+            )::fairq.new_job
+            order by e.ordinality
+        )
+        from jsonb_array_elements(p_jobs) with ordinality as e(job)
+        cross join lateral jsonb_populate_record(null::fairq.new_job, e.job) as r
+    );
+exception when invalid_text_representation or invalid_datetime_format or datetime_field_overflow
+               or interval_field_overflow or numeric_value_out_of_range then
+    perform fairq._refuse('p_jobs', sqlerrm, 'objects with values of the types that enqueue_job() takes');
+end
+$fn$;
+comment on function fairq._read_jobs(jsonb) is 'Reads the argument of enqueue_jobs(). Internal.';
+revoke all on function fairq._read_jobs(jsonb) from public;
+
+create or replace function fairq._check_jobs(p_jobs fairq.new_job[])
+    returns fairq.new_job[]
+    language plpgsql
+    set search_path = pg_catalog, pg_temp
+as $fn$
+-- Each job checked and completed. Nothing has been written yet when this raises.
+declare
+    v_job      fairq.new_job;
+    v_at       integer := 0;
+    v_queue    text;
+    v_settings fairq.queues;
+    v_granted  text[];
+begin
+    foreach v_job in array p_jobs loop
+        v_at := v_at + 1;
+        if v_queue is distinct from v_job.queue then
+            perform fairq._check_name('p_queue', v_job.queue, 200);
+            v_queue := v_job.queue;
+            v_settings := fairq._queue_settings(v_queue);
+            v_granted := '{}';
+        end if;
+        -- a tenant is checked once, not once for each of its jobs
+        if v_job.tenant is null or v_job.tenant <> all(v_granted) then
+            v_job.tenant := fairq._acting_tenant('enqueue', v_queue, v_job.tenant);
+            v_granted := v_job.tenant || v_granted[1:99];
+        end if;
+        p_jobs[v_at] := fairq._check_job(v_job, v_settings);
+    end loop;
+    return p_jobs;
+exception when invalid_parameter_value or program_limit_exceeded then
+    raise exception 'element % of p_jobs: %', v_at, sqlerrm using errcode = sqlstate, hint = 'Nothing was enqueued.';
+end
+$fn$;
+comment on function fairq._check_jobs(fairq.new_job[]) is 'Checks the elements of enqueue_jobs(). Internal.';
+revoke all on function fairq._check_jobs(fairq.new_job[]) from public;
+
+create or replace function fairq._draw_ids(p_jobs fairq.new_job[])
+    returns fairq.enqueue_outcome[]
+    language plpgsql
+    set search_path = pg_catalog, pg_temp
+as $fn$
+-- Ids in input order; then keys, in theirs, so that two batches never wait for each other crosswise.
+declare
+    v_outcomes fairq.enqueue_outcome[] := array(
+        select row(null, nextval('fairq.jobs_job_id_seq'), 'created')::fairq.enqueue_outcome from unnest(p_jobs)
+    );
+    v_at       integer;
+begin
+    for v_at in
+        select u.ordinality from unnest(p_jobs) with ordinality as u
+        where u.key is not null
+        order by u.tenant, u.key, u.ordinality
+    loop
+        v_outcomes[v_at] := fairq._draw_id(p_jobs[v_at], v_outcomes[v_at].job_id);
+    end loop;
+    return v_outcomes;
+end
+$fn$;
+comment on function fairq._draw_ids(fairq.new_job[]) is 'Draws the ids of a batch of new jobs. Internal.';
+revoke all on function fairq._draw_ids(fairq.new_job[]) from public;
+
+create or replace function fairq._enqueue_plain_jobs(p_jobs jsonb)
+    returns setof fairq.enqueue_outcome
+    language plpgsql
+    set search_path = pg_catalog, pg_temp
+as $fn$
+-- enqueue_jobs(), when all of them are plain and granted and no queue wants to be woken; else it does nothing, and
+-- returns no row.
+begin
+    return query
+    with job as materialized (
+        select
+            r.ordinal, nextval('fairq.jobs_job_id_seq') as job_id, coalesce((r.job).queue, 'default') as queue,
+            (r.job).tenant, (r.job).task, coalesce((r.job).payload, '{}') as payload,
+            coalesce((r.job).priority, 2) as priority, (r.job).max_attempts, coalesce((r.job).cost, 1) as cost,
+            (r.job).traceparent,
+            (r.job).run_at is null and (r.job).delay is null and (r.job).key is null and (r.job).key_ttl is null
+            and r.is_known as is_plain
+        from (
+            select
+                e.ordinality::integer as ordinal, jsonb_populate_record(null::fairq.new_job, e.job) as job,
+                e.job - '{tenant,task,payload,queue,priority,max_attempts,cost,traceparent}'::text[] = '{}' as is_known
+            from jsonb_array_elements(p_jobs) with ordinality as e(job)
+            offset 0
+        ) as r
+    ), here as materialized (
+        select d.queue, q.*, clock_timestamp() as now
+        from (select distinct j.queue from job as j) as d
+        cross join lateral (
+            select qq.payload_limit, qq.max_attempts, qq.notify from fairq.queues as qq
+            where qq.queue in (d.queue, '*') order by qq.queue = '*' limit 1
+        ) as q
+    ), new as (
+        insert into fairq.jobs (
+            job_id, queue, tenant, task, payload, priority, max_attempts, run_at, cost, traceparent, created_at
+        )
+        select
+            j.job_id, j.queue, j.tenant, j.task, j.payload, j.priority, coalesce(j.max_attempts, h.max_attempts),
+            h.now, j.cost, j.traceparent, h.now
+        from job as j
+        join here as h on h.queue = j.queue
+        where jsonb_array_length(p_jobs) <= 10000
+          and not exists (
+            select from job as jj join here as hh on hh.queue = jj.queue
+            where hh.notify or not jj.is_plain or not fairq._is_plain(
+                jj.tenant, jj.task, jj.payload, jj.queue, null, null, jj.priority, jj.max_attempts, null, null, jj.cost,
+                jj.traceparent, hh.payload_limit
+            )
+          )
+          and not exists (
+              select from (select distinct jj.queue, jj.tenant from job as jj) as d
+              -- as in _granted_tenants
+              where not exists (
+                  select from fairq.access_grants as a
+                  where a.verb = 'enqueue' and a.tenant in (d.tenant, '*') and a.queue in (d.queue, '*')
+                    and pg_has_role(fairq._caller()::name, to_regrole(quote_ident(a.role_name))::oid, 'usage')
+              )
+          )
+        returning 1
+    )
+    select j.ordinal, j.job_id, 'created'::text from job as j
+    where (select count(*) from new) > 0
+    order by j.ordinal;
+exception when data_exception then
+    -- _read_jobs() says what is wrong
+    return;
+end
+$fn$;
+comment on function fairq._enqueue_plain_jobs(jsonb) is 'Enqueues a batch that needs no closer look. Internal.';
+revoke all on function fairq._enqueue_plain_jobs(jsonb) from public;
+
+create or replace function fairq.enqueue_jobs(p_jobs jsonb)
+    returns setof fairq.enqueue_outcome
+    language plpgsql
+    security definer
+    set search_path = pg_catalog, pg_temp
+    -- see enqueue_job()
+    set plan_cache_mode = force_generic_plan
+    set enable_seqscan = off
+    set enable_bitmapscan = off
+as $fn$
+-- none -> queued, scheduled; many at once
+--
+-- Locks:  none, but for keys.
+-- Raises: as enqueue_job(), naming the element, with nothing enqueued; but a key in use is an outcome, not an error.
+declare
+    v_jobs     fairq.new_job[];
+    v_outcomes fairq.enqueue_outcome[];
+    v_is_done  boolean;
+    v_queue    text;
+begin
+    return query select e.* from fairq._enqueue_plain_jobs(p_jobs) as e;
+    if found then
+        return;
+    end if;
+
+    v_jobs := fairq._check_jobs(fairq._read_jobs(p_jobs));
+    v_outcomes := fairq._draw_ids(v_jobs);
+    -- assigned, not performed: an expression costs less than a statement
+    v_is_done := fairq._insert_jobs(v_jobs, v_outcomes);
+    for v_queue in select distinct u.queue from unnest(v_jobs) as u loop
+        if (fairq._queue_settings(v_queue)).notify and exists (
+            select from unnest(v_jobs) as u where u.queue = v_queue and fairq._is_due(u.run_at, u.delay)
+        ) then
+            perform fairq._wake(v_queue);
+        end if;
+    end loop;
+
+    return query
+    select u.ordinality::integer, u.job_id, u.outcome
+    from unnest(v_outcomes) with ordinality as u
+    order by u.ordinality;
+end
+$fn$;
+comment on function fairq.enqueue_jobs(jsonb) is 'Enqueues an array of 1 to 10,000 objects whose fields are the arguments of enqueue_job(), without p_. One row per element, in input order.';
+revoke all on function fairq.enqueue_jobs(jsonb) from public;
+grant execute on function fairq.enqueue_jobs(jsonb) to fairq_producer, fairq_tenant;
 
 --
 -- schema/functions/scheduler.sql
@@ -3138,15 +4144,15 @@ begin
     v_is_done := fairq._lock_queue(p_queue);
     v_now := coalesce(p_now, clock_timestamp());
     v_settings := fairq._queue_settings(p_queue);
-    p_lease := coalesce(p_lease, v_settings.default_lease);
     if v_settings.read_ahead > 0 and p_tenants = '{*}' then
-        v_claimed := fairq._take_ready(p_queue, p_owner, p_caller, p_limit, p_lease, v_settings.paused, p_now);
+        v_claimed := (fairq._take(p_queue, p_owner, p_caller, p_limit, p_lease, true, p_now)).jobs;
         p_limit := p_limit - cardinality(v_claimed);
         if p_limit = 0 then
             return v_claimed;
         end if;
         v_ahead := least(v_settings.read_ahead, 1000 - p_limit);
     end if;
+    p_lease := coalesce(p_lease, v_settings.default_lease);
     v_own := pg_current_xact_id();
     v_was := fairq._last_tick(p_queue, v_settings, v_now);
     if v_was.ready_floor > 0 then
@@ -3333,84 +4339,105 @@ revoke all on function fairq._lease_each(
     text, fairq.pick[], bigint, text, text, timestamptz, interval
 ) from public;
 
-create or replace function fairq._take_ready(
-    p_queue text, p_owner text, p_caller text, p_limit integer, p_lease interval, p_is_paused boolean,
+create or replace function fairq._take(
+    p_queue text, p_owner text, p_caller text, p_limit integer, p_lease interval, p_is_open boolean,
     p_now timestamptz default null
 )
-    returns fairq.claimed_job[]
+    returns fairq.taken
     language plpgsql
     set search_path = pg_catalog, pg_temp
 as $fn$
 -- queued -> running: up to p_limit of the jobs that are ready, in the order in which they were picked, as far as nobody
--- else is taking them. None that was picked more than a second ago: then it is time to look again, for who has arrived,
--- for jobs that are due and for leases that are over.
+-- else is taking them; and, in the same statement, what every claim must know of its queue and of its caller.
 --
+-- None that was picked more than a second ago: then it is time to look again, for who has arrived, for jobs that are
+-- due and for leases that are over. None either once an operator has wished for something that no look has seen; nor
+-- for a claim that is not open to the jobs of all.
 -- p_now:  the clock; null for the real one, read once the picks are had: no lease ends before they were picked, which
 --         is where the expire floor waits. By a clock that was set back it would: then nothing is taken, but picked
 --         anew.
--- Fair:   they are charged and counted already. Of a queue that is paused none is taken, nor any beside those of a
---         tenant that is.
+-- Fair:   they are charged and counted already. Of a queue that is paused none is taken.
 -- Long:   what may be taken is asked in one statement: between two, it could change.
 -- Locks:  rows of ready_picks, skipping those held by others; then as _lease.
--- Index:  ready_picks_pkey, from the ready floor; ticks_pkey, tenants_pkey.
+-- Index:  ready_picks_pkey, from the ready floor; ticks_pkey, tenants_look_idx.
 declare
     v_claimed fairq.claimed_job[] := '{}';
-    v_ready   fairq.ready_picks;
-    v_base    bigint;
+    v_here    record;
     v_now     timestamptz;
+    v_base    bigint;
     v_got     fairq.claimed_job[];
 begin
-    while p_limit > 0 and not p_is_paused loop
+    loop
         v_now := coalesce(p_now, clock_timestamp());
-        with first as (
-            select r.ctid as row_id from fairq.ready_picks as r
-            where r.queue = p_queue
-              and r.dispatch >= (
-                  select case
-                      when t.expire_floor <= v_now
-                        and t.ticked_at between v_now - interval '1 second' and v_now + interval '1 second'
-                          then nullif(t.ready_floor, 0)
-                  end
-                  from fairq.ticks as t
-                  where t.queue = p_queue order by t.tick_id desc limit 1
-              )
-              and not exists (
-                  select from unnest(r.jobs) as p
-                  where (
-                      select t.paused from fairq.tenants as t
-                      where t.tenant in (p.tenant, '*') and t.queue = p_queue
-                      order by t.tenant = '*'
-                      limit 1
+        with here as materialized (
+            select
+                q as settings,
+                -- as in _granted_tenants
+                exists (
+                    select from fairq.access_grants as a
+                    where a.verb = 'claim' and a.tenant = '*' and a.queue in (p_queue, '*')
+                      and pg_has_role(p_caller::name, to_regrole(quote_ident(a.role_name))::oid, 'usage')
+                ) as is_for_all,
+                q.read_ahead > 0 and not q.paused and (p_lease <= q.longest_lease) is not false as is_ahead
+            from fairq.queues as q
+            where q.queue in (p_queue, '*') order by q.queue = '*' limit 1
+        ), taken as (
+            delete from fairq.ready_picks as r
+            where r.ctid = (
+                select rr.ctid from fairq.ready_picks as rr
+                where rr.queue = p_queue
+                  and rr.dispatch >= (
+                      select case
+                          when h.is_for_all and h.is_ahead then (
+                              select case
+                                  when t.expire_floor <= v_now
+                                    and t.ticked_at between v_now - interval '1 second' and v_now + interval '1 second'
+                                    and not exists (
+                                        select from fairq.tenants as w
+                                        where w.queue = p_queue and w.changed_xid >= pg_snapshot_xmin(t.seen)
+                                          and not pg_visible_in_snapshot(w.changed_xid, t.seen)
+                                        offset 0
+                                    ) then nullif(t.ready_floor, 0)
+                              end
+                              from fairq.ticks as t
+                              where t.queue = p_queue order by t.tick_id desc limit 1
+                          )
+                      end
+                      from here as h
                   )
-              )
-            order by r.dispatch
-            limit 1
-            for update skip locked
+                  and p_is_open
+                order by rr.dispatch
+                limit 1
+                for update skip locked
+            )
+            returning r.dispatch, r.jobs
         )
-        delete from fairq.ready_picks as r using first as f where r.ctid = f.row_id
-        returning r.* into v_ready;
-        exit when not found;
+        select h.settings, h.is_for_all, t.dispatch, t.jobs into v_here from here as h left join taken as t on true;
+        exit when v_here.jobs is null;
 
         v_now := coalesce(p_now, clock_timestamp());
-        v_base := v_ready.dispatch - v_ready.jobs[1].turn;
-        if cardinality(v_ready.jobs) > p_limit then
+        p_lease := coalesce(p_lease, (v_here.settings).default_lease);
+        v_base := v_here.dispatch - v_here.jobs[1].turn;
+        if cardinality(v_here.jobs) > p_limit then
             insert into fairq.ready_picks (queue, dispatch, jobs)
-            values (p_queue, v_base + v_ready.jobs[p_limit + 1].turn, v_ready.jobs[p_limit + 1:]);
-            v_ready.jobs := v_ready.jobs[1 : p_limit];
+            values (p_queue, v_base + v_here.jobs[p_limit + 1].turn, v_here.jobs[p_limit + 1:]);
+            v_here.jobs := v_here.jobs[1 : p_limit];
         end if;
-        v_got := fairq._lease(p_queue, v_ready.jobs, v_base, p_owner, p_caller, v_now, p_lease, true);
+        v_got := fairq._lease(p_queue, v_here.jobs, v_base, p_owner, p_caller, v_now, p_lease, true);
         if v_got is null then
             -- and no more: the one that somebody holds would come again
-            return v_claimed || fairq._lease_each(p_queue, v_ready.jobs, v_base, p_owner, p_caller, v_now, p_lease);
+            v_got := fairq._lease_each(p_queue, v_here.jobs, v_base, p_owner, p_caller, v_now, p_lease);
+            p_limit := 0;
         end if;
         v_claimed := v_claimed || v_got;
         p_limit := p_limit - cardinality(v_got);
+        exit when p_limit <= 0;
     end loop;
-    return v_claimed;
+    return row(v_here.settings, v_here.is_for_all, v_claimed)::fairq.taken;
 end
 $fn$;
-comment on function fairq._take_ready(text, text, text, integer, interval, boolean, timestamptz) is 'Leases what is ready to a worker. Internal.';
-revoke all on function fairq._take_ready(text, text, text, integer, interval, boolean, timestamptz) from public;
+comment on function fairq._take(text, text, text, integer, interval, boolean, timestamptz) is 'Leases what is ready to a worker, and says what a claim must know. Internal.';
+revoke all on function fairq._take(text, text, text, integer, interval, boolean, timestamptz) from public;
 
 create or replace function fairq._put_ready_back(p_tick fairq.ticks)
     returns fairq.moved
@@ -3485,6 +4512,432 @@ end
 $fn$;
 comment on function fairq._being_taken(fairq.ticks) is 'Which ready jobs are just being leased. Internal.';
 revoke all on function fairq._being_taken(fairq.ticks) from public;
+
+--
+-- schema/functions/claim.sql
+--
+
+--
+-- claim: queued -> running
+--
+
+create or replace function fairq._limit_idle_transaction()
+    returns boolean
+    language sql
+    -- A session that forgets its transaction after a claim would stop the queue: at most 10 s of idleness, for this
+    -- transaction.
+    return case
+        when current_setting('idle_in_transaction_session_timeout')::interval
+            between interval '1 microsecond' and interval '10 seconds' then true
+        else set_config('idle_in_transaction_session_timeout', '10s', true) is not null
+    end;
+comment on function fairq._limit_idle_transaction() is 'Bounds how long an idle transaction may hold a queue''s lock. Internal.';
+revoke all on function fairq._limit_idle_transaction() from public;
+
+create or replace function fairq._check_claim(p_queue text, p_owner text, p_limit integer, p_lease interval)
+    returns boolean
+    language plpgsql
+    set search_path = pg_catalog, pg_temp
+as $fn$
+-- Raises: 22023 for the first argument that is out of its range; 0A000 above READ COMMITTED.
+begin
+    if p_lease is not null then
+        perform fairq._check_span(
+            'p_lease', p_lease, interval '1 millisecond', (fairq._queue_settings(p_queue)).longest_lease
+        );
+    end if;
+    if current_setting('transaction_isolation') not in ('read committed', 'read uncommitted') then
+        raise exception 'claim_jobs() cannot run at isolation level %', current_setting('transaction_isolation')
+            using
+                errcode = '0A000',
+                hint = 'Claim in a READ COMMITTED transaction: caps and order are judged on what is committed.';
+    end if;
+    return fairq._check_name('p_queue', p_queue, 200) and fairq._check_name('p_owner', p_owner, 200)
+        and fairq._check_limit(p_limit, 1000);
+end
+$fn$;
+comment on function fairq._check_claim(text, text, integer, interval) is 'Raises for an argument of a claim. Internal.';
+revoke all on function fairq._check_claim(text, text, integer, interval) from public;
+
+create or replace function fairq.claim_jobs(
+    p_queue        text default 'default',
+    p_owner        text default null,
+    p_limit        integer default 10,
+    p_lease        interval default null,
+    p_tenant       text default null,
+    p_async_commit boolean default false
+)
+    returns setof fairq.claimed_job
+    language plpgsql
+    security definer
+    set search_path = pg_catalog, pg_temp
+    -- Tables here are empty one moment and huge the next, and are never analyzed in between: each statement has one
+    -- index that serves it, and the planner is not to think of anything else (measured: a join turned round costs
+    -- 42,000 buffers). The settings hold for every step called from here.
+    set plan_cache_mode = force_generic_plan
+    set enable_seqscan = off
+    set enable_bitmapscan = off
+    set enable_hashjoin = off
+    set enable_mergejoin = off
+    set enable_material = off
+    set jit = off
+as $fn$
+-- queued -> running
+--
+-- Fair:   between tenants by weight, within a tenant by priority, run_at, job_id; see functions/scheduler.sql.
+-- Locks:  the queue's lock, to the end of the transaction: claim in a transaction of its own.
+-- Raises: 22023 for a bad argument; 42501 for who may claim for its own tenant alone, and has none; 0A000 above READ
+--         COMMITTED; 55P03 when the queue's lock was not free in time.
+declare
+    v_is_good boolean;
+    v_caller  text := fairq._caller();
+    v_tenants text[] := '{*}';
+    v_taken   fairq.taken;
+    v_claimed fairq.claimed_job[];
+begin
+    if p_lease is not null or (
+        fairq._is_name(p_queue) and fairq._is_name(p_owner) and p_limit between 1 and 1000
+        and current_setting('transaction_isolation') in ('read committed', 'read uncommitted')
+    ) is not true then
+        -- assigned, not performed: an expression costs less than a statement
+        v_is_good := fairq._check_claim(p_queue, p_owner, p_limit, p_lease);
+    end if;
+    if p_async_commit then
+        v_is_good := set_config('synchronous_commit', 'off', true) is not null;
+    end if;
+
+    v_taken := fairq._take(p_queue, p_owner, v_caller, p_limit, p_lease, p_tenant is null);
+    v_claimed := v_taken.jobs;
+    p_limit := p_limit - cardinality(v_claimed);
+    if not v_taken.is_for_all then
+        v_tenants := fairq._granted_tenants('claim', p_queue, v_caller);
+    end if;
+    if p_tenant is not null then
+        v_is_good := fairq._check_name('p_tenant', p_tenant, 200);
+        v_tenants := case when v_tenants = '{*}' or p_tenant = any (v_tenants) then array[p_tenant] else '{}' end;
+    end if;
+    -- nothing that is granted here looks like a queue with no work
+    if p_limit > 0 and v_tenants <> '{}' then
+        v_is_good := fairq._limit_idle_transaction();
+        -- a statement of its own: the snapshot of one that calls it is older than the lock
+        v_claimed := v_claimed || fairq._dispatch(p_queue, p_owner, v_caller, p_limit, p_lease, v_tenants);
+    end if;
+    if cardinality(v_claimed) = 1 and v_claimed[1].payload is not null then
+        return next v_claimed[1];
+        return;
+    end if;
+    return query
+    select
+        c.job_id, c.queue, c.tenant, c.task,
+        coalesce(c.payload, (select j.payload from fairq.jobs as j where j.job_id = c.job_id)), c.priority, c.attempt,
+        c.max_attempts, c.lease_token, c.lease_expires_at, c.run_at, c.created_at, c.traceparent
+    from unnest(v_claimed) as c;
+end
+$fn$;
+comment on function fairq.claim_jobs(text, text, integer, interval, text, boolean) is 'queued -> running: leases up to p_limit jobs of a queue to p_owner for p_lease, in fair order; p_tenant restricts it to one tenant. p_async_commit is the caller''s word that its transaction does nothing else: its commit does not wait for the disk, and a server crash may return the job to the queue as if it had not been claimed.';
+revoke all on function fairq.claim_jobs(text, text, integer, interval, text, boolean) from public;
+grant execute on function fairq.claim_jobs(text, text, integer, interval, text, boolean) to fairq_worker;
+
+--
+-- schema/functions/complete.sql
+--
+
+--
+-- complete: running -> succeeded
+--
+
+create or replace function fairq._complete(
+    p_job_ids bigint[], p_tokens uuid[], p_results jsonb[], p_now timestamptz default null
+)
+    returns integer[]
+    language plpgsql
+    set search_path = pg_catalog, pg_temp
+as $fn$
+-- running -> succeeded: returns the places in the arrays of those that succeeded by it.
+--
+-- The leases are taken away in the order of the jobs' ids. A lease judged by a clock read before a wait for its row
+-- would live too long, or die too soon when it is just being renewed: so the clock is read once the row is had, and a
+-- lease that was over by then is put back as it was. No shared row is written: the scheduler learns of it from the
+-- settlements.
+-- p_now:  the clock; null for the real one.
+-- Long:   all that ends is moved in one statement, which ends as many as it moves or raises.
+-- Locks:  the leases' rows, then the jobs'.
+-- Index:  leases_pkey and jobs_pkey, a probe for each job.
+-- Raises: 40001 when a job's row was changed under its lease, which only a rebuild of the scheduler's memory does.
+declare
+    v_caller text := fairq._caller();
+    v_done   integer[];
+    v_ended  integer;
+    v_late   fairq.leases[];
+begin
+    with taken as (
+        -- by the primary key, in its order: a join with the arrays might be turned round, and walk every dead lease
+        delete from fairq.leases as l
+        where l.job_id = any (p_job_ids) and l.lease_token = any (p_tokens) and l.caller = v_caller
+        returning
+            l as lease, coalesce(p_now, clock_timestamp()) as now_held, case
+                when p_job_ids[array_position(p_tokens, l.lease_token)] = l.job_id
+                    then array_position(p_tokens, l.lease_token)
+                -- a token that somebody gave for another job, too
+                else (
+                    select min(t.at)::integer from unnest(p_job_ids, p_tokens) with ordinality as t(job_id, token, at)
+                    where t.job_id = l.job_id and t.token = l.lease_token
+                )
+            end as at
+    ), ended as (
+        select (t.lease).*, t.at, t.now_held from taken as t
+        where (t.lease).lease_expires_at > t.now_held and t.at is not null
+    ), settled as (
+        -- as in _ending, for attempts that are paid by the time they were held
+        insert into fairq.settlements (queue, endings)
+        select
+            s.queue,
+            array_agg(row(s.tenant, s.epoch, s.ended, s.measured, s.elapsed, s.extra, s.refund)::fairq.ending)
+        from (
+            select
+                h.queue, h.tenant, h.epoch, count(*) as ended, count(h.prepaid) as measured,
+                coalesce(sum(h.held) filter (where h.prepaid > 0), 0) as elapsed,
+                coalesce(sum(round(greatest(0, h.held - h.prepaid) * 2520 / h.weight)::bigint), 0) as extra,
+                coalesce(sum(round(greatest(0, h.prepaid - h.held) * 2520 / h.weight)::bigint), 0) as refund
+            from (
+                select
+                    e.queue, e.tenant, e.epoch, e.prepaid, e.weight,
+                    greatest(1, round(extract(epoch from e.now_held - e.started_at) * 1000))::bigint as held
+                from ended as e
+            ) as h
+            group by h.queue, h.tenant, h.epoch
+        ) as s
+        group by s.queue
+    ), found as materialized (
+        select e.*, j.row_id
+        from ended as e
+        cross join lateral (
+            select jj.ctid as row_id from fairq.jobs as jj where jj.job_id = e.job_id offset 0
+        ) as j
+    ), gone as (
+        delete from fairq.jobs as j
+        using found as f
+        where j.ctid = f.row_id
+        returning
+            j.*, f.attempt, f.started_at, f.lease_owner, f.lease_token, f.at, f.now_held
+    ), kept as (
+        insert into fairq.finished_jobs (
+            job_id, queue, tenant, task, payload, priority, state, attempts, max_attempts, run_at, cost, operation_key,
+            traceparent, last_error, created_at, started_at, finished_at, lease_owner, token_hash, result
+        )
+        select
+            g.job_id, g.queue, g.tenant, g.task, g.payload, g.priority, 'succeeded', g.attempt, g.max_attempts,
+            g.run_at, g.cost, g.operation_key, g.traceparent, g.last_error, g.created_at, g.started_at, g.now_held,
+            g.lease_owner, sha256(uuid_send(g.lease_token)), p_results[g.at]
+        from gone as g
+    )
+    select
+        array_agg(g.at), (select count(*) from ended),
+        (select array_agg(t.lease) from taken as t where (t.lease).lease_expires_at <= t.now_held or t.at is null)
+    into v_done, v_ended, v_late
+    from gone as g;
+    if v_late is not null then
+        insert into fairq.leases select l.* from unnest(v_late) as l;
+    end if;
+    if cardinality(v_done) is distinct from nullif(v_ended, 0) then
+        -- a lease without its job would be a job that nobody ever finds: nothing of this may stay
+        raise exception 'a job was changed while it was completed' using errcode = '40001', hint = 'Try again.';
+    end if;
+    return coalesce(v_done, '{}');
+end
+$fn$;
+comment on function fairq._complete(bigint[], uuid[], jsonb[], timestamptz) is 'Completes jobs whose leases are alive. Internal.';
+revoke all on function fairq._complete(bigint[], uuid[], jsonb[], timestamptz) from public;
+
+create or replace function fairq._complete_one(
+    p_job_id bigint, p_token uuid, p_result jsonb, p_now timestamptz default null
+)
+    returns boolean
+    language plpgsql
+    set search_path = pg_catalog, pg_temp
+as $fn$
+-- _complete() for one job, which most completions are: plain statements start sooner than a great one.
+--
+-- p_now:  the clock; null for the real one.
+-- Locks:  the lease's row, then the job's.
+-- Index:  leases_pkey and jobs_pkey.
+-- Raises: 40001 when a lease has no job, which nothing does.
+declare
+    v_now     timestamptz;
+    v_lease   fairq.leases;
+    v_is_done boolean;
+begin
+    delete from fairq.leases as l
+    where l.job_id = p_job_id and l.lease_token = p_token and l.caller = fairq._caller()
+    returning l.* into v_lease;
+    if not found then
+        return false;
+    end if;
+    -- read now and not before: there may have been a wait
+    v_now := coalesce(p_now, clock_timestamp());
+    if v_lease.lease_expires_at <= v_now then
+        insert into fairq.leases select v_lease.*;
+        return false;
+    end if;
+
+    insert into fairq.settlements (queue, endings) values (v_lease.queue, array[fairq._ending(v_lease, 'held', v_now)]);
+    with gone as (
+        delete from fairq.jobs as j where j.job_id = v_lease.job_id returning j.*
+    )
+    insert into fairq.finished_jobs (
+        job_id, queue, tenant, task, payload, priority, state, attempts, max_attempts, run_at, cost, operation_key,
+        traceparent, last_error, created_at, started_at, finished_at, lease_owner, token_hash, result
+    )
+    select
+        g.job_id, g.queue, g.tenant, g.task, g.payload, g.priority, 'succeeded', v_lease.attempt,
+        g.max_attempts, g.run_at, g.cost, g.operation_key, g.traceparent,
+        g.last_error, g.created_at, v_lease.started_at, v_now, v_lease.lease_owner,
+        sha256(uuid_send(p_token)), p_result
+    from gone as g;
+    if not found then
+        raise exception 'a job was changed while it was completed' using errcode = '40001', hint = 'Try again.';
+    end if;
+    return true;
+end
+$fn$;
+comment on function fairq._complete_one(bigint, uuid, jsonb, timestamptz) is 'Completes a job whose lease is alive. Internal.';
+revoke all on function fairq._complete_one(bigint, uuid, jsonb, timestamptz) from public;
+
+create or replace function fairq._completed_before(p_job_id bigint, p_token uuid)
+    returns boolean
+    language plpgsql
+    stable
+    set search_path = pg_catalog, pg_temp
+as $fn$
+-- A reply that was lost, and a worker that asks again.
+--
+-- Index:  finished_jobs_pkey; the state is looked at afterwards, or finished_jobs_prune_idx would be a temptation.
+begin
+    return exists (
+        select from (
+            select f.state, f.token_hash from fairq.finished_jobs as f where f.job_id = p_job_id offset 0
+        ) as f
+        where f.state = 'succeeded' and f.token_hash = sha256(uuid_send(p_token))
+    );
+end
+$fn$;
+comment on function fairq._completed_before(bigint, uuid) is 'Whether this token completed this job. Internal.';
+revoke all on function fairq._completed_before(bigint, uuid) from public;
+
+create or replace function fairq.complete_job(p_job_id bigint, p_token uuid, p_result jsonb default null)
+    returns boolean
+    language plpgsql
+    security definer
+    set search_path = pg_catalog, pg_temp
+    -- see claim_jobs()
+    set plan_cache_mode = force_generic_plan
+    set enable_seqscan = off
+    set enable_bitmapscan = off
+    set enable_hashjoin = off
+    set enable_mergejoin = off
+as $fn$
+-- running -> succeeded
+--
+-- Locks:  the lease's row, then the job's.
+-- Raises: 22023 for a null id or token; 54000 for a result over the queue's payload_limit.
+declare
+    -- assigned, not performed: an expression costs less than a statement
+    v_is_good boolean;
+begin
+    v_is_good := fairq._check_held(p_job_id, p_token);
+    if p_result is not null and fairq._is_oversized(p_job_id, p_result) then
+        raise exception 'p_result of job % has % bytes, more than its queue allows',
+            p_job_id, octet_length(p_result::text)
+            using errcode = '54000', hint = 'Store it elsewhere and complete the job with a reference to it.';
+    end if;
+    if fairq._complete_one(p_job_id, p_token, p_result) then
+        return true;
+    end if;
+    -- not in one expression: what the first call committed while this one waited is to be seen
+    return fairq._completed_before(p_job_id, p_token);
+end
+$fn$;
+comment on function fairq.complete_job(bigint, uuid, jsonb) is 'running -> succeeded, with a result. True also when the same token completed it before; false when the lease is lost: undo what was done.';
+revoke all on function fairq.complete_job(bigint, uuid, jsonb) from public;
+grant execute on function fairq.complete_job(bigint, uuid, jsonb) to fairq_worker;
+
+create or replace function fairq._is_oversized(p_job_id bigint, p_result jsonb)
+    returns boolean
+    language plpgsql
+    stable
+    set search_path = pg_catalog, pg_temp
+as $fn$
+-- A job that does not run has no limit: its completion is lost.
+begin
+    return case
+        when p_result is null then false
+        else octet_length(p_result::text) > coalesce(
+            (select (fairq._queue_settings(l.queue)).payload_limit from fairq.leases as l where l.job_id = p_job_id),
+            67108864
+        )
+    end;
+end
+$fn$;
+comment on function fairq._is_oversized(bigint, jsonb) is 'Whether a result is longer than the job''s queue allows. Internal.';
+revoke all on function fairq._is_oversized(bigint, jsonb) from public;
+
+create or replace function fairq.complete_jobs(p_job_ids bigint[], p_tokens uuid[], p_results jsonb[] default null)
+    returns setof fairq.job_outcome
+    language plpgsql
+    security definer
+    set search_path = pg_catalog, pg_temp
+    -- see claim_jobs()
+    set plan_cache_mode = force_generic_plan
+    set enable_seqscan = off
+    set enable_bitmapscan = off
+    set enable_hashjoin = off
+    set enable_mergejoin = off
+as $fn$
+-- running -> succeeded; many at once
+--
+-- Locks:  the leases' rows, by job id, then the jobs'.
+-- Raises: 22023 for arrays out of range; an oversized result is the outcome too_large of its job alone.
+declare
+    -- assigned, not performed: an expression costs less than a statement
+    v_is_good boolean := fairq._check_batch(p_job_ids, p_tokens);
+    v_large   bigint[] := '{}';
+    v_done    integer[];
+begin
+    if p_results is not null then
+        perform fairq._check_beside('p_results', p_results, cardinality(p_job_ids));
+        v_large := array(
+            select u.job_id from unnest(p_job_ids, p_results) as u(job_id, result)
+            where fairq._is_oversized(u.job_id, u.result)
+        );
+    end if;
+    if cardinality(v_large) > 0 then
+        -- no lease has no token
+        p_tokens := array(
+            select case when u.job_id <> all (v_large) then u.token end
+            from unnest(p_job_ids, p_tokens) with ordinality as u(job_id, token)
+            order by u.ordinality
+        );
+    end if;
+    if cardinality(p_job_ids) = 1 then
+        v_done := case when fairq._complete_one(p_job_ids[1], p_tokens[1], p_results[1]) then array[1] end;
+    else
+        v_done := fairq._complete(p_job_ids, p_tokens, p_results);
+    end if;
+
+    return query
+    select u.job_id, case
+        when u.ordinality = any (v_done) then 'succeeded'
+        when u.job_id = any (v_large) then 'too_large'
+        when fairq._completed_before(u.job_id, u.token) then 'already_succeeded'
+        else 'lost'
+    end
+    from unnest(p_job_ids, p_tokens) with ordinality as u(job_id, token)
+    order by u.ordinality;
+end
+$fn$;
+comment on function fairq.complete_jobs(bigint[], uuid[], jsonb[]) is 'complete_job() for many: succeeded, already_succeeded, lost or too_large for each, in input order.';
+revoke all on function fairq.complete_jobs(bigint[], uuid[], jsonb[]) from public;
+grant execute on function fairq.complete_jobs(bigint[], uuid[], jsonb[]) to fairq_worker;
 
 --
 -- schema/functions/see.sql
@@ -4541,6 +5994,120 @@ comment on function fairq.reconcile(text, integer) is 'Holds the scheduler''s co
 revoke all on function fairq.reconcile(text, integer) from public;
 -- the owner calls it in maintain() and erase_tenant()
 grant execute on function fairq.reconcile(text, integer) to fairq_operator, fairq_owner;
+
+--
+-- schema/functions/version_1.sql
+--
+
+--
+-- version 1: what calls that began under it may still call
+--
+-- Nothing of this version does. The next one drops it.
+
+create or replace function fairq._is_plain(p_job fairq.new_job, p_settings fairq.queues)
+    returns boolean
+    language plpgsql
+    immutable
+    set search_path = pg_catalog, pg_temp
+as $fn$
+-- Whether there is nothing to refuse about a job: one expression, as most jobs are good. When it says no, the checks
+-- say why, one by one.
+begin
+    return coalesce(
+        octet_length(p_job.task) <= 200 and p_job.task not in ('*', '@own') and p_job.task ~ '[^[:space:]]'
+        and jsonb_typeof(p_job.payload) = 'object'
+        and octet_length(p_job.payload::text) <= p_settings.payload_limit
+        and p_job.run_at is null and p_job.delay is null
+        and p_job.priority between 0 and 3
+        and (p_job.max_attempts is null or p_job.max_attempts between 1 and 1000)
+        and p_job.cost > 0 and p_job.cost <= 1000000
+        and p_job.key is null and p_job.key_ttl is null
+        and (p_job.traceparent is null or fairq._is_traceparent(p_job.traceparent)),
+        false
+    );
+end
+$fn$;
+comment on function fairq._is_plain(fairq.new_job, fairq.queues) is 'Whether a job has no key and no date, and nothing wrong with it. Internal.';
+revoke all on function fairq._is_plain(fairq.new_job, fairq.queues) from public;
+
+create or replace function fairq._take_ready(
+    p_queue text, p_owner text, p_caller text, p_limit integer, p_lease interval, p_is_paused boolean,
+    p_now timestamptz default null
+)
+    returns fairq.claimed_job[]
+    language plpgsql
+    set search_path = pg_catalog, pg_temp
+as $fn$
+-- queued -> running: up to p_limit of the jobs that are ready, in the order in which they were picked, as far as nobody
+-- else is taking them. None that was picked more than a second ago: then it is time to look again, for who has arrived,
+-- for jobs that are due and for leases that are over.
+--
+-- p_now:  the clock; null for the real one, read once the picks are had: no lease ends before they were picked, which
+--         is where the expire floor waits. By a clock that was set back it would: then nothing is taken, but picked
+--         anew.
+-- Fair:   they are charged and counted already. Of a queue that is paused none is taken, nor any beside those of a
+--         tenant that is.
+-- Long:   what may be taken is asked in one statement: between two, it could change.
+-- Locks:  rows of ready_picks, skipping those held by others; then as _lease.
+-- Index:  ready_picks_pkey, from the ready floor; ticks_pkey, tenants_pkey.
+declare
+    v_claimed fairq.claimed_job[] := '{}';
+    v_ready   fairq.ready_picks;
+    v_base    bigint;
+    v_now     timestamptz;
+    v_got     fairq.claimed_job[];
+begin
+    while p_limit > 0 and not p_is_paused loop
+        v_now := coalesce(p_now, clock_timestamp());
+        with first as (
+            select r.ctid as row_id from fairq.ready_picks as r
+            where r.queue = p_queue
+              and r.dispatch >= (
+                  select case
+                      when t.expire_floor <= v_now
+                        and t.ticked_at between v_now - interval '1 second' and v_now + interval '1 second'
+                          then nullif(t.ready_floor, 0)
+                  end
+                  from fairq.ticks as t
+                  where t.queue = p_queue order by t.tick_id desc limit 1
+              )
+              and not exists (
+                  select from unnest(r.jobs) as p
+                  where (
+                      select t.paused from fairq.tenants as t
+                      where t.tenant in (p.tenant, '*') and t.queue = p_queue
+                      order by t.tenant = '*'
+                      limit 1
+                  )
+              )
+            order by r.dispatch
+            limit 1
+            for update skip locked
+        )
+        delete from fairq.ready_picks as r using first as f where r.ctid = f.row_id
+        returning r.* into v_ready;
+        exit when not found;
+
+        v_now := coalesce(p_now, clock_timestamp());
+        v_base := v_ready.dispatch - v_ready.jobs[1].turn;
+        if cardinality(v_ready.jobs) > p_limit then
+            insert into fairq.ready_picks (queue, dispatch, jobs)
+            values (p_queue, v_base + v_ready.jobs[p_limit + 1].turn, v_ready.jobs[p_limit + 1:]);
+            v_ready.jobs := v_ready.jobs[1 : p_limit];
+        end if;
+        v_got := fairq._lease(p_queue, v_ready.jobs, v_base, p_owner, p_caller, v_now, p_lease, true);
+        if v_got is null then
+            -- and no more: the one that somebody holds would come again
+            return v_claimed || fairq._lease_each(p_queue, v_ready.jobs, v_base, p_owner, p_caller, v_now, p_lease);
+        end if;
+        v_claimed := v_claimed || v_got;
+        p_limit := p_limit - cardinality(v_got);
+    end loop;
+    return v_claimed;
+end
+$fn$;
+comment on function fairq._take_ready(text, text, text, integer, interval, boolean, timestamptz) is 'Leases what is ready to a worker. Internal.';
+revoke all on function fairq._take_ready(text, text, text, integer, interval, boolean, timestamptz) from public;
 
 --
 -- schema/finish.sql

@@ -26,7 +26,8 @@ grant usage on type
     fairq.enqueued_job, fairq.enqueue_outcome, fairq.claimed_job, fairq.job_outcome, fairq.pause_stat,
     fairq.upkeep, fairq.right_count, fairq.queue_stat, fairq.tenant_stat,
     fairq.wait_reason, fairq.new_job, fairq.news, fairq.amount, fairq.ending,
-    fairq.tenant_news, fairq.moved, fairq.place, fairq.pick, fairq.touched, fairq.caught_up, fairq.spent, fairq.picked
+    fairq.tenant_news, fairq.moved, fairq.place, fairq.pick, fairq.touched, fairq.caught_up, fairq.spent, fairq.picked,
+    fairq.taken
 to fairq_api;
 
 -- the functions: never a change of tenant, payload or id; never a change of the log; delete only where a job moves on

@@ -45,5 +45,6 @@ set local role fairq_api;
 \ir functions/see.sql
 \ir functions/get_job.sql
 \ir functions/reconcile.sql
+\ir functions/version_1.sql
 
 \ir finish.sql

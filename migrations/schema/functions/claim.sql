@@ -4,22 +4,41 @@
 
 create or replace function fairq._limit_idle_transaction()
     returns boolean
+    language sql
+    -- A session that forgets its transaction after a claim would stop the queue: at most 10 s of idleness, for this
+    -- transaction.
+    return case
+        when current_setting('idle_in_transaction_session_timeout')::interval
+            between interval '1 microsecond' and interval '10 seconds' then true
+        else set_config('idle_in_transaction_session_timeout', '10s', true) is not null
+    end;
+comment on function fairq._limit_idle_transaction() is 'Bounds how long an idle transaction may hold a queue''s lock. Internal.';
+revoke all on function fairq._limit_idle_transaction() from public;
+
+create or replace function fairq._check_claim(p_queue text, p_owner text, p_limit integer, p_lease interval)
+    returns boolean
     language plpgsql
     set search_path = pg_catalog, pg_temp
 as $fn$
--- A session that forgets its transaction after a claim would stop the queue: at most 10 s of idleness, for this
--- transaction.
-declare
-    v_limit interval := current_setting('idle_in_transaction_session_timeout')::interval;
+-- Raises: 22023 for the first argument that is out of its range; 0A000 above READ COMMITTED.
 begin
-    if v_limit = interval '0' or v_limit > interval '10 seconds' then
-        perform set_config('idle_in_transaction_session_timeout', '10s', true);
+    if p_lease is not null then
+        perform fairq._check_span(
+            'p_lease', p_lease, interval '1 millisecond', (fairq._queue_settings(p_queue)).longest_lease
+        );
     end if;
-    return true;
+    if current_setting('transaction_isolation') not in ('read committed', 'read uncommitted') then
+        raise exception 'claim_jobs() cannot run at isolation level %', current_setting('transaction_isolation')
+            using
+                errcode = '0A000',
+                hint = 'Claim in a READ COMMITTED transaction: caps and order are judged on what is committed.';
+    end if;
+    return fairq._check_name('p_queue', p_queue, 200) and fairq._check_name('p_owner', p_owner, 200)
+        and fairq._check_limit(p_limit, 1000);
 end
 $fn$;
-comment on function fairq._limit_idle_transaction() is 'Bounds how long an idle transaction may hold a queue''s lock. Internal.';
-revoke all on function fairq._limit_idle_transaction() from public;
+comment on function fairq._check_claim(text, text, integer, interval) is 'Raises for an argument of a claim. Internal.';
+revoke all on function fairq._check_claim(text, text, integer, interval) from public;
 
 create or replace function fairq.claim_jobs(
     p_queue        text default 'default',
@@ -51,46 +70,36 @@ as $fn$
 -- Raises: 22023 for a bad argument; 42501 for who may claim for its own tenant alone, and has none; 0A000 above READ
 --         COMMITTED; 55P03 when the queue's lock was not free in time.
 declare
-    -- assigned, not performed: an expression costs less than a statement
-    v_is_good  boolean := fairq._check_name('p_queue', p_queue, 200) and fairq._check_name('p_owner', p_owner, 200)
-        and fairq._check_limit(p_limit, 1000);
-    v_settings fairq.queues;
-    v_caller   text := fairq._caller();
-    v_tenants  text[];
-    v_claimed  fairq.claimed_job[] := '{}';
+    v_is_good boolean;
+    v_caller  text := fairq._caller();
+    v_tenants text[] := '{*}';
+    v_taken   fairq.taken;
+    v_claimed fairq.claimed_job[];
 begin
-    v_settings := fairq._queue_settings(p_queue);
-    if p_lease is not null then
-        v_is_good := fairq._check_span('p_lease', p_lease, interval '1 millisecond', v_settings.longest_lease);
+    if p_lease is not null or (
+        fairq._is_name(p_queue) and fairq._is_name(p_owner) and p_limit between 1 and 1000
+        and current_setting('transaction_isolation') in ('read committed', 'read uncommitted')
+    ) is not true then
+        -- assigned, not performed: an expression costs less than a statement
+        v_is_good := fairq._check_claim(p_queue, p_owner, p_limit, p_lease);
     end if;
-    if current_setting('transaction_isolation') not in ('read committed', 'read uncommitted') then
-        raise exception 'claim_jobs() cannot run at isolation level %', current_setting('transaction_isolation')
-            using
-                errcode = '0A000',
-                hint = 'Claim in a READ COMMITTED transaction: caps and order are judged on what is committed.';
+    if p_async_commit then
+        v_is_good := set_config('synchronous_commit', 'off', true) is not null;
     end if;
 
-    v_tenants := fairq._granted_tenants('claim', p_queue, v_caller);
+    v_taken := fairq._take(p_queue, p_owner, v_caller, p_limit, p_lease, p_tenant is null);
+    v_claimed := v_taken.jobs;
+    p_limit := p_limit - cardinality(v_claimed);
+    if not v_taken.is_for_all then
+        v_tenants := fairq._granted_tenants('claim', p_queue, v_caller);
+    end if;
     if p_tenant is not null then
-        perform fairq._check_name('p_tenant', p_tenant, 200);
+        v_is_good := fairq._check_name('p_tenant', p_tenant, 200);
         v_tenants := case when v_tenants = '{*}' or p_tenant = any (v_tenants) then array[p_tenant] else '{}' end;
     end if;
-    if v_tenants = '{}' then
-        -- nothing is granted here, which looks like a queue with no work
-        return;
-    end if;
-
-    if p_async_commit then
-        perform set_config('synchronous_commit', 'off', true);
-    end if;
-    v_is_good := fairq._limit_idle_transaction();
-    if v_settings.read_ahead > 0 and v_tenants = '{*}' then
-        v_claimed := fairq._take_ready(
-            p_queue, p_owner, v_caller, p_limit, coalesce(p_lease, v_settings.default_lease), v_settings.paused
-        );
-        p_limit := p_limit - cardinality(v_claimed);
-    end if;
-    if p_limit > 0 then
+    -- nothing that is granted here looks like a queue with no work
+    if p_limit > 0 and v_tenants <> '{}' then
+        v_is_good := fairq._limit_idle_transaction();
         -- a statement of its own: the snapshot of one that calls it is older than the lock
         v_claimed := v_claimed || fairq._dispatch(p_queue, p_owner, v_caller, p_limit, p_lease, v_tenants);
     end if;

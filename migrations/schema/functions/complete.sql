@@ -136,8 +136,21 @@ begin
         return false;
     end if;
 
-    v_is_done := fairq._settle(v_lease.queue, fairq._ending(v_lease, 'held', v_now));
-    if not fairq._finish(v_lease, 'succeeded', v_now, null, p_result) then
+    insert into fairq.settlements (queue, endings) values (v_lease.queue, array[fairq._ending(v_lease, 'held', v_now)]);
+    with gone as (
+        delete from fairq.jobs as j where j.job_id = v_lease.job_id returning j.*
+    )
+    insert into fairq.finished_jobs (
+        job_id, queue, tenant, task, payload, priority, state, attempts, max_attempts, run_at, cost, operation_key,
+        traceparent, last_error, created_at, started_at, finished_at, lease_owner, token_hash, result
+    )
+    select
+        g.job_id, g.queue, g.tenant, g.task, g.payload, g.priority, 'succeeded', v_lease.attempt,
+        g.max_attempts, g.run_at, g.cost, g.operation_key, g.traceparent,
+        g.last_error, g.created_at, v_lease.started_at, v_now, v_lease.lease_owner,
+        sha256(uuid_send(p_token)), p_result
+    from gone as g;
+    if not found then
         raise exception 'a job was changed while it was completed' using errcode = '40001', hint = 'Try again.';
     end if;
     return true;

@@ -19,31 +19,29 @@ $fn$;
 comment on function fairq._is_traceparent(text) is 'Whether a text is a traceparent of W3C Trace Context. Internal.';
 revoke all on function fairq._is_traceparent(text) from public;
 
-create or replace function fairq._is_plain(p_job fairq.new_job, p_settings fairq.queues)
+create or replace function fairq._is_plain(
+    p_tenant text, p_task text, p_payload jsonb, p_queue text, p_run_at timestamptz, p_delay interval,
+    p_priority integer, p_max_attempts integer, p_key text, p_key_ttl interval, p_cost double precision,
+    p_traceparent text, p_payload_limit integer
+)
     returns boolean
-    language plpgsql
+    language sql
     immutable
-    set search_path = pg_catalog, pg_temp
-as $fn$
--- Whether there is nothing to refuse about a job: one expression, as most jobs are good. When it says no, the checks
--- say why, one by one.
-begin
+    -- Whether there is nothing to refuse about a job, nor a date or a key to look at: most are such. Where it says no,
+    -- _check_job() says why.
     return coalesce(
-        octet_length(p_job.task) <= 200 and p_job.task not in ('*', '@own') and p_job.task ~ '[^[:space:]]'
-        and jsonb_typeof(p_job.payload) = 'object'
-        and octet_length(p_job.payload::text) <= p_settings.payload_limit
-        and p_job.run_at is null and p_job.delay is null
-        and p_job.priority between 0 and 3
-        and (p_job.max_attempts is null or p_job.max_attempts between 1 and 1000)
-        and p_job.cost > 0 and p_job.cost <= 1000000
-        and p_job.key is null and p_job.key_ttl is null
-        and (p_job.traceparent is null or fairq._is_traceparent(p_job.traceparent)),
+        fairq._is_name(p_queue) and fairq._is_name(p_tenant) and fairq._is_name(p_task)
+        and jsonb_typeof(p_payload) = 'object' and octet_length(p_payload::text) <= p_payload_limit
+        and p_run_at is null and p_delay is null
+        and p_priority between 0 and 3
+        and (p_max_attempts is null or p_max_attempts between 1 and 1000)
+        and p_cost > 0 and p_cost <= 1000000
+        and p_key is null and p_key_ttl is null
+        and (p_traceparent is null or fairq._is_traceparent(p_traceparent)),
         false
     );
-end
-$fn$;
-comment on function fairq._is_plain(fairq.new_job, fairq.queues) is 'Whether a job has no key and no date, and nothing wrong with it. Internal.';
-revoke all on function fairq._is_plain(fairq.new_job, fairq.queues) from public;
+comment on function fairq._is_plain(text, text, jsonb, text, timestamptz, interval, integer, integer, text, interval, double precision, text, integer) is 'Whether a job has no key and no date, and nothing wrong with it. Internal.';
+revoke all on function fairq._is_plain(text, text, jsonb, text, timestamptz, interval, integer, integer, text, interval, double precision, text, integer) from public;
 
 create or replace function fairq._check_job(p_job fairq.new_job, p_settings fairq.queues)
     returns fairq.new_job
@@ -54,11 +52,6 @@ as $fn$
 --
 -- Raises: 22023 for the first argument that is out of its range; 54000 for a payload over the queue's limit.
 begin
-    if fairq._is_plain(p_job, p_settings) then
-        p_job.max_attempts := coalesce(p_job.max_attempts, p_settings.max_attempts);
-        return p_job;
-    end if;
-
     perform fairq._check_name('p_task', p_job.task, 200);
     if p_job.payload is null or jsonb_typeof(p_job.payload) <> 'object' then
         perform fairq._refuse('p_payload', jsonb_typeof(p_job.payload), 'a JSON object');
@@ -220,6 +213,39 @@ $fn$;
 comment on function fairq._wake(text) is 'Wakes the listeners of a queue that was found empty. Internal.';
 revoke all on function fairq._wake(text) from public;
 
+create or replace function fairq._enqueue_checked(p_job fairq.new_job)
+    returns fairq.enqueued_job
+    language plpgsql
+    set search_path = pg_catalog, pg_temp
+as $fn$
+-- A job that has a key or a date, or something wrong with it: rule by rule.
+--
+-- Locks:  the key.
+-- Raises: as enqueue_job().
+declare
+    -- assigned, not performed: an expression costs less than a statement
+    v_is_done  boolean := fairq._check_name('p_queue', p_job.queue, 200);
+    v_settings fairq.queues := fairq._queue_settings(p_job.queue);
+    v_outcome  fairq.enqueue_outcome;
+begin
+    p_job.tenant := fairq._acting_tenant('enqueue', p_job.queue, p_job.tenant);
+    p_job := fairq._check_job(p_job, v_settings);
+    v_outcome := fairq._draw_id(p_job, nextval('fairq.jobs_job_id_seq'));
+    if v_outcome.outcome = 'conflict' then
+        raise exception 'key % stands for another task or payload, that of job %',
+            left(p_job.key, 100), v_outcome.job_id
+            using errcode = 'QF002', hint = 'One key stands for one operation: choose another key.';
+    end if;
+    v_is_done := fairq._insert_jobs(array[p_job], array[v_outcome]);
+    if v_settings.notify and v_outcome.outcome = 'created' and fairq._is_due(p_job.run_at, p_job.delay) then
+        perform fairq._wake(p_job.queue);
+    end if;
+    return row(v_outcome.job_id, v_outcome.outcome = 'created')::fairq.enqueued_job;
+end
+$fn$;
+comment on function fairq._enqueue_checked(fairq.new_job) is 'Enqueues a job that needs a closer look. Internal.';
+revoke all on function fairq._enqueue_checked(fairq.new_job) from public;
+
 create or replace function fairq.enqueue_job(
     p_tenant       text default null,
     p_task         text default null,
@@ -249,31 +275,43 @@ as $fn$
 -- Raises: 22023 for a bad argument; 54000 for a payload over the queue's limit; 42501 for a tenant or queue not
 --         granted; QF002 for a key in use for another payload.
 declare
-    -- assigned, not performed: an expression costs less than a statement
-    v_is_done  boolean := fairq._check_name('p_queue', p_queue, 200);
-    v_settings fairq.queues;
-    v_job      fairq.new_job;
-    v_outcome  fairq.enqueue_outcome;
+    v_found record;
 begin
-    v_settings := fairq._queue_settings(p_queue);
-    v_job := fairq._check_job(
-        row(
-            fairq._acting_tenant('enqueue', p_queue, p_tenant), p_task, p_payload, p_queue, p_run_at, p_delay,
-            p_priority, p_max_attempts, p_key, p_key_ttl, p_cost, p_traceparent
-        )::fairq.new_job,
-        v_settings
-    );
-
-    v_outcome := fairq._draw_id(v_job, nextval('fairq.jobs_job_id_seq'));
-    if v_outcome.outcome = 'conflict' then
-        raise exception 'key % stands for another task or payload, that of job %', left(p_key, 100), v_outcome.job_id
-            using errcode = 'QF002', hint = 'One key stands for one operation: choose another key.';
+    -- one statement for most jobs: it does nothing where there is more to look at
+    with here as materialized (
+        select q.payload_limit, q.max_attempts, q.notify, clock_timestamp() as now from fairq.queues as q
+        where q.queue in (p_queue, '*') order by q.queue = '*' limit 1
+    ), new as (
+        insert into fairq.jobs (
+            queue, tenant, task, payload, priority, max_attempts, run_at, cost, traceparent, created_at
+        )
+        select
+            p_queue, p_tenant, p_task, p_payload, p_priority, coalesce(p_max_attempts, h.max_attempts), h.now, p_cost,
+            p_traceparent, h.now
+        from here as h
+        where fairq._is_plain(
+              p_tenant, p_task, p_payload, p_queue, p_run_at, p_delay, p_priority, p_max_attempts, p_key, p_key_ttl,
+              p_cost, p_traceparent, h.payload_limit
+          )
+          -- as in _granted_tenants
+          and exists (
+              select from fairq.access_grants as a
+              where a.verb = 'enqueue' and a.tenant in (p_tenant, '*') and a.queue in (p_queue, '*')
+                and pg_has_role(fairq._caller()::name, to_regrole(quote_ident(a.role_name))::oid, 'usage')
+          )
+        returning job_id
+    )
+    select n.job_id, h.notify into v_found from new as n cross join here as h;
+    if not found then
+        return fairq._enqueue_checked(row(
+            p_tenant, p_task, p_payload, p_queue, p_run_at, p_delay, p_priority, p_max_attempts, p_key, p_key_ttl,
+            p_cost, p_traceparent
+        )::fairq.new_job);
     end if;
-    v_is_done := fairq._insert_jobs(array[v_job], array[v_outcome]);
-    if v_settings.notify and v_outcome.outcome = 'created' and fairq._is_due(p_run_at, p_delay) then
+    if v_found.notify then
         perform fairq._wake(p_queue);
     end if;
-    return row(v_outcome.job_id, v_outcome.outcome = 'created')::fairq.enqueued_job;
+    return row(v_found.job_id, true)::fairq.enqueued_job;
 end
 $fn$;
 comment on function fairq.enqueue_job(text, text, jsonb, text, timestamptz, interval, integer, integer, text, interval, double precision, text) is 'Enqueues a job for a tenant (without p_tenant: the session''s own), to run at once, at p_run_at or after p_delay. p_priority 0 goes first within the tenant. p_key makes it idempotent for p_key_ttl: used again, it returns the first job. p_traceparent (W3C Trace Context) goes to the workers as it is.';
@@ -393,6 +431,76 @@ $fn$;
 comment on function fairq._draw_ids(fairq.new_job[]) is 'Draws the ids of a batch of new jobs. Internal.';
 revoke all on function fairq._draw_ids(fairq.new_job[]) from public;
 
+create or replace function fairq._enqueue_plain_jobs(p_jobs jsonb)
+    returns setof fairq.enqueue_outcome
+    language plpgsql
+    set search_path = pg_catalog, pg_temp
+as $fn$
+-- enqueue_jobs(), when all of them are plain and granted and no queue wants to be woken; else it does nothing, and
+-- returns no row.
+begin
+    return query
+    with job as materialized (
+        select
+            r.ordinal, nextval('fairq.jobs_job_id_seq') as job_id, coalesce((r.job).queue, 'default') as queue,
+            (r.job).tenant, (r.job).task, coalesce((r.job).payload, '{}') as payload,
+            coalesce((r.job).priority, 2) as priority, (r.job).max_attempts, coalesce((r.job).cost, 1) as cost,
+            (r.job).traceparent,
+            (r.job).run_at is null and (r.job).delay is null and (r.job).key is null and (r.job).key_ttl is null
+            and r.is_known as is_plain
+        from (
+            select
+                e.ordinality::integer as ordinal, jsonb_populate_record(null::fairq.new_job, e.job) as job,
+                e.job - '{tenant,task,payload,queue,priority,max_attempts,cost,traceparent}'::text[] = '{}' as is_known
+            from jsonb_array_elements(p_jobs) with ordinality as e(job)
+            offset 0
+        ) as r
+    ), here as materialized (
+        select d.queue, q.*, clock_timestamp() as now
+        from (select distinct j.queue from job as j) as d
+        cross join lateral (
+            select qq.payload_limit, qq.max_attempts, qq.notify from fairq.queues as qq
+            where qq.queue in (d.queue, '*') order by qq.queue = '*' limit 1
+        ) as q
+    ), new as (
+        insert into fairq.jobs (
+            job_id, queue, tenant, task, payload, priority, max_attempts, run_at, cost, traceparent, created_at
+        )
+        select
+            j.job_id, j.queue, j.tenant, j.task, j.payload, j.priority, coalesce(j.max_attempts, h.max_attempts),
+            h.now, j.cost, j.traceparent, h.now
+        from job as j
+        join here as h on h.queue = j.queue
+        where jsonb_array_length(p_jobs) <= 10000
+          and not exists (
+            select from job as jj join here as hh on hh.queue = jj.queue
+            where hh.notify or not jj.is_plain or not fairq._is_plain(
+                jj.tenant, jj.task, jj.payload, jj.queue, null, null, jj.priority, jj.max_attempts, null, null, jj.cost,
+                jj.traceparent, hh.payload_limit
+            )
+          )
+          and not exists (
+              select from (select distinct jj.queue, jj.tenant from job as jj) as d
+              -- as in _granted_tenants
+              where not exists (
+                  select from fairq.access_grants as a
+                  where a.verb = 'enqueue' and a.tenant in (d.tenant, '*') and a.queue in (d.queue, '*')
+                    and pg_has_role(fairq._caller()::name, to_regrole(quote_ident(a.role_name))::oid, 'usage')
+              )
+          )
+        returning 1
+    )
+    select j.ordinal, j.job_id, 'created'::text from job as j
+    where (select count(*) from new) > 0
+    order by j.ordinal;
+exception when data_exception then
+    -- _read_jobs() says what is wrong
+    return;
+end
+$fn$;
+comment on function fairq._enqueue_plain_jobs(jsonb) is 'Enqueues a batch that needs no closer look. Internal.';
+revoke all on function fairq._enqueue_plain_jobs(jsonb) from public;
+
 create or replace function fairq.enqueue_jobs(p_jobs jsonb)
     returns setof fairq.enqueue_outcome
     language plpgsql
@@ -408,11 +516,18 @@ as $fn$
 -- Locks:  none, but for keys.
 -- Raises: as enqueue_job(), naming the element, with nothing enqueued; but a key in use is an outcome, not an error.
 declare
-    v_jobs     fairq.new_job[] := fairq._check_jobs(fairq._read_jobs(p_jobs));
-    v_outcomes fairq.enqueue_outcome[] := fairq._draw_ids(v_jobs);
+    v_jobs     fairq.new_job[];
+    v_outcomes fairq.enqueue_outcome[];
     v_is_done  boolean;
     v_queue    text;
 begin
+    return query select e.* from fairq._enqueue_plain_jobs(p_jobs) as e;
+    if found then
+        return;
+    end if;
+
+    v_jobs := fairq._check_jobs(fairq._read_jobs(p_jobs));
+    v_outcomes := fairq._draw_ids(v_jobs);
     -- assigned, not performed: an expression costs less than a statement
     v_is_done := fairq._insert_jobs(v_jobs, v_outcomes);
     for v_queue in select distinct u.queue from unnest(v_jobs) as u loop

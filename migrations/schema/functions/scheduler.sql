@@ -1601,15 +1601,15 @@ begin
     v_is_done := fairq._lock_queue(p_queue);
     v_now := coalesce(p_now, clock_timestamp());
     v_settings := fairq._queue_settings(p_queue);
-    p_lease := coalesce(p_lease, v_settings.default_lease);
     if v_settings.read_ahead > 0 and p_tenants = '{*}' then
-        v_claimed := fairq._take_ready(p_queue, p_owner, p_caller, p_limit, p_lease, v_settings.paused, p_now);
+        v_claimed := (fairq._take(p_queue, p_owner, p_caller, p_limit, p_lease, true, p_now)).jobs;
         p_limit := p_limit - cardinality(v_claimed);
         if p_limit = 0 then
             return v_claimed;
         end if;
         v_ahead := least(v_settings.read_ahead, 1000 - p_limit);
     end if;
+    p_lease := coalesce(p_lease, v_settings.default_lease);
     v_own := pg_current_xact_id();
     v_was := fairq._last_tick(p_queue, v_settings, v_now);
     if v_was.ready_floor > 0 then
