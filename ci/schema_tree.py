@@ -195,8 +195,8 @@ _WHY = """\
 """
 _CHANGES = """\
 -- TODO set local role fairq_owner; then lock table ... in access exclusive mode, all tables at once, so that nobody is
--- met half-way, in a do block, since some tools send no begin; then, as ALTER statements, what changed in the files that
--- are not functions
+-- met half-way, in a do block, since some tools send no begin; then, as ALTER statements, what changed in the files
+-- that are not functions
 """
 _NEW_FILE = "-- TODO drop what {path} makes, a file that the version before did not have\n"
 

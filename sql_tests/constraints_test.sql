@@ -1,4 +1,5 @@
--- An illegal state cannot be stored: every constraint violated once, by the owner, whom no function stands before.
+-- Every constraint violated once, by the owner, whom no function stands before. What every job passes through has few;
+-- the race tests look for the states that functions alone keep away.
 select plan(8);
 
 -- a good row of each table
@@ -79,33 +80,11 @@ create temp table bad (relation text, rule text, change jsonb);
 insert into bad values
     ('jobs', 'state_known', '{"state": "running"}'),
     ('jobs', 'state_known', '{"state": "succeeded"}'),
-    ('jobs', 'priority_known', '{"priority": 4}'),
-    ('jobs', 'priority_known', '{"priority": -1}'),
     ('jobs', 'attempts_within_limit', '{"attempts": -1}'),
     ('jobs', 'attempts_within_limit', '{"attempts": 5}'),
     ('jobs', 'attempts_within_limit', '{"max_attempts": 0}'),
-    ('jobs', 'cost_in_range', '{"cost": 0}'),
-    ('jobs', 'cost_in_range', '{"cost": 1000001}'),
-    ('jobs', 'cost_in_range', '{"cost": "NaN"}'),
     ('jobs', 'payload_is_object', '{"payload": []}'),
-    ('jobs', 'run_at_finite', '{"run_at": "infinity"}'),
-    ('jobs', 'run_at_finite', '{"run_at": "-infinity"}'),
-    ('jobs', 'names_not_empty', '{"queue": ""}'),
-    ('jobs', 'names_not_empty', '{"tenant": ""}'),
-    ('jobs', 'names_not_empty', '{"task": ""}'),
-    ('leases', 'attempt_positive', '{"attempt": 0}'),
-    ('leases', 'prepaid_positive', '{"prepaid": 0, "weight": 1}'),
-    ('leases', 'weighed_iff_prepaid', '{"prepaid": 1}'),
-    ('leases', 'weighed_iff_prepaid', '{"weight": 1}'),
-    ('leases', 'ends_after_start', '{"lease_expires_at": "2024-01-01"}'),
     ('finished_jobs', 'state_known', '{"state": "running", "result": null}'),
-    ('finished_jobs', 'started_iff_owned', '{"lease_owner": null}'),
-    ('finished_jobs', 'started_iff_owned', '{"token_hash": null}'),
-    ('finished_jobs', 'started_iff_owned', '{"state": "cancelled", "started_at": null, "result": null}'),
-    ('finished_jobs', 'ran_unless_cancelled', '{"started_at": null, "lease_owner": null, "token_hash": null}'),
-    ('finished_jobs', 'result_only_if_succeeded', '{"state": "dead"}'),
-    ('finished_jobs', 'slot_known', '{"slot": 4}'),
-    ('finished_jobs', 'slot_known', '{"slot": -1}'),
     ('job_log', 'event_known', '{"event_type": "succeeded"}'),
     ('job_log', 'details_is_object', '{"details": 1}'),
     ('job_log', 'slot_known', '{"slot": 4}'),
@@ -156,8 +135,6 @@ insert into bad values
     ('flows', 'limited_until_due', '{"limited": true, "rate": 1}'),
     ('flows', 'two_minutes', '{"started": [0]}'),
     ('flows', 'two_minutes', '{"spent": [0, 0, 0]}'),
-    ('settlements', 'not_empty', '{"endings": []}'),
-    ('ready_picks', 'not_empty', '{"jobs": []}'),
     ('access_grants', 'verb_known', '{"verb": "drop"}');
 
 select results_eq(

@@ -24,16 +24,16 @@ STEPS = {
     "the clock: leases over, jobs due, tokens due": ("_expire_due", "_promote_due", "_tokens_due"),
     "the queue's lock, and who may claim what": ("_lock_queue", "_wait_for_queue", "_granted_tenants", "_caller"),
     "settings and arguments": (
-        *("_queue_settings", "_check_name", "_check_limit", "_check_held", "_check_batch", "_limit_idle_transaction"),
+        *("_queue_settings", "_check_name", "_check_limit", "_check_claim", "_check_held", "_check_batch"),
         *("_room", "_queue_tokens"),
     ),
-    "what is ready: left for others, taken, put back": (
-        *("_take_ready", "_make_ready", "_put_ready_back", "_being_taken", "_lease_each"),
+    "what is ready: left for others, taken, put back; settings, and who may claim what": (
+        *("_take", "_make_ready", "_put_ready_back", "_being_taken", "_lease_each"),
     ),
     "the claim's frame": ("claim_jobs", "_dispatch"),
-    "the completion: lease judged, taken away": ("complete_job", "complete_jobs", "_complete_one", "_complete"),
-    "history: the job moved to finished_jobs": ("_finish",),
-    "the scheduler told of it": ("_settle", "_ending"),
+    "the completion: lease judged and taken away, job moved to its history, the scheduler told of it": (
+        *("complete_job", "complete_jobs", "_complete_one", "_complete", "_ending"),
+    ),
 }
 TIMES = "select funcname, calls, self_time * 1000 from pg_stat_user_functions where schemaname = 'fairq'"
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 import re
 from typing import TYPE_CHECKING
 from uuid import UUID
@@ -476,7 +477,12 @@ def a_worker_claims_what_it_was_granted(db: Database) -> None:
     assert worker.claim(10) == worker.claim(10, tenant="b") == worker.claim(10, queue="other") == []
     db.execute("insert into fairq.access_grants values ('somebody else', 'claim', '*', '*')")
     assert worker.claim(10) == []
-    db.execute("insert into fairq.access_grants values (%s, 'claim', 'default', 'c')", worker.conn.info.user)
+    me = worker.conn.info.user
+    db.execute(
+        "insert into fairq.access_grants values (%s, 'claim', 'elsewhere', '*'), (%s, 'enqueue', '*', '*')", me, me
+    )
+    assert worker.claim(10) == []
+    db.execute("insert into fairq.access_grants values (%s, 'claim', 'default', 'c')", me)
     assert worker.claim(10, queue="other") == worker.claim(10, tenant="a") == worker.claim(10, tenant="b") == []
     assert [job.tenant for job in worker.claim(10)] == ["c"]
     assert worker.claim(10) == []
@@ -490,10 +496,14 @@ def producers_enqueue_what_they_were_granted(db: Database) -> None:
     db.execute("delete from fairq.access_grants where role_name = 'fairq_producer'")
     producer = w.producer()
     refused(producer, ["select fairq.enqueue_job('a', 't')"])
-    for verb in ("enqueue", "cancel"):
-        db.execute("insert into fairq.access_grants values (%s, %s, 'q', 'a')", producer.conn.info.user, verb)
+    for role, verb, queue, tenant in (
+        ("somebody else", "enqueue", "*", "*"), (producer.conn.info.user, "claim", "*", "*"),
+        (producer.conn.info.user, "enqueue", "q", "a"), (producer.conn.info.user, "cancel", "q", "a"),
+    ):  # fmt: skip
+        db.execute("insert into fairq.access_grants values (%s, %s, %s, %s)", role, verb, queue, tenant)
     job = producer.value("select (fairq.enqueue_job('a', 't', p_queue => 'q')).job_id")
     refused(producer, ["select fairq.enqueue_job('b', 't', p_queue => 'q')", "select fairq.enqueue_job('a', 't')",
+                       """select fairq.enqueue_jobs('[{"tenant": "a", "task": "t"}]')""",
                        """select fairq.enqueue_jobs('[{"tenant": "a", "task": "t", "queue": "q"},
                                                       {"tenant": "b", "task": "t", "queue": "q"}]')"""])  # fmt: skip
     for other in (w.running["a"].job_id, w.running["b"].job_id, -1):
@@ -734,13 +744,17 @@ def the_log_outlives_its_job(db: Database) -> None:
 def payloads_are_bounded_by_their_text(db: Database) -> None:
     """One byte more than the queue allows is refused, however well it compresses; so is a result."""
     w = world(db)
-    tenant = w.tenant("a")
     fits = "x" * (262144 - len('{"x": ""}'))
-    assert code(tenant, "select fairq.enqueue_job(p_task => 't', p_payload => %s)", f'{{"x": "{fits}"}}') == OK
-    for payload in (f'{{"x": "{fits}y"}}', f'{{"x": "{"a" * 20_000_000}"}}', f'{{"x": [{",".join("1" * 200_000)}]}}'):
-        assert code(tenant, "select fairq.enqueue_job(p_task => 't', p_payload => %s)", payload) == "54000"
-        assert code(tenant, "select fairq.enqueue_jobs(jsonb_build_array(jsonb_build_object('task', 't', 'payload', "
-                    "%s::jsonb)))", payload) == "54000"  # fmt: skip
+    # who says for which tenant takes another way
+    for session, who in ((w.tenant("a"), {"task": "t"}), (w.producer(), {"task": "t", "tenant": "a"})):
+        one = f"select fairq.enqueue_job({', '.join(f'p_{key} => %s' for key in who)}, p_payload => %s)"
+        many = "select fairq.enqueue_jobs(jsonb_build_array(%s::jsonb || jsonb_build_object('payload', %s::jsonb)))"
+        assert code(session, one, *who.values(), f'{{"x": "{fits}"}}') == OK
+        for payload in (
+            f'{{"x": "{fits}y"}}', f'{{"x": "{"a" * 20_000_000}"}}', f'{{"x": [{",".join("1" * 200_000)}]}}'
+        ):  # fmt: skip
+            assert code(session, one, *who.values(), payload) == "54000"
+            assert code(session, many, json.dumps(who), payload) == "54000"
     worker = w.worker()
     (job,) = worker.claim(1)
     held = [job.job_id, job.lease_token]
@@ -762,7 +776,8 @@ def an_error_of_any_size_ends_the_attempt(db: Database) -> None:
 @attack("D09")
 def depths_and_characters_are_refused_by_code(db: Database) -> None:
     """A JSON too deep, NUL, a lone surrogate, and half a character: the documented code, and the session lives."""
-    tenant = world(db).tenant("a")
+    w = world(db)
+    tenant = w.tenant("a")
     before = tenant.value("select count(*) from fairq.all_jobs")
     call = "select fairq.enqueue_job(p_task => 't', p_payload => %s::jsonb)"
     deep = '{"x": ' + "[" * 100_000 + "]" * 100_000 + "}"
@@ -771,8 +786,10 @@ def depths_and_characters_are_refused_by_code(db: Database) -> None:
         assert code(tenant, call, payload) == expected
     assert code(tenant, "select fairq.enqueue_job(p_task => convert_from('\\xff'::bytea, 'UTF8'))") == "22021"
     assert code(tenant, "select fairq.enqueue_job(p_task => 't', p_run_at => 'infinity')") == "22023"
-    assert code(tenant, "select fairq.enqueue_job(p_task => 't', p_cost => 'NaN')") == "22023"
-    assert code(tenant, "select fairq.enqueue_job(p_task => 't', p_cost => 'infinity')") == "22023"
+    # who says for which tenant takes another way
+    for session, who in ((tenant, "p_task => 't'"), (w.producer(), "p_task => 't', p_tenant => 'a'")):
+        for cost in ("NaN", "infinity"):
+            assert code(session, f"select fairq.enqueue_job({who}, p_cost => %s)", cost) == "22023"
     assert tenant.value("select count(*) from fairq.all_jobs") == before
     assert code(tenant, "select fairq.enqueue_job(p_task => 't')") == OK
 

@@ -250,6 +250,26 @@ SABOTAGES: dict[str, tuple[Mutation, str]] = {
         "enqueue/grants",
     ),
     "a grant is for whoever calls": (Edit("_granted_tenants", HAS_ROLE, times=2), "W01"),
+    # the same in the statements that most calls need alone
+    **{
+        f"{function}, at once: {what}": (Edit(function, old.format(tenant=tenant, queue=queue), new), noticed)
+        for function, verb, tenant, queue, noticed in (
+            ("enqueue_job", "enqueue", "p_tenant", "p_queue", "W03"),
+            ("_enqueue_plain_jobs", "enqueue", "d.tenant", "d.queue", "W03"),
+            ("_take", "claim", None, "p_queue", "W01"),
+        )
+        for what, old, new in (
+            ("a tenant acts for whom it names", "a.tenant in ({tenant}, '*')", "true"),
+            ("a grant for one queue is one for all", "a.queue in ({queue}, '*')", "true"),
+            ("a grant of one verb is one of all", f"a.verb = '{verb}'", "true"),
+            (
+                "a grant is for whoever calls",
+                HAS_ROLE.replace("p_caller", "fairq._caller()") if tenant else HAS_ROLE,
+                "",
+            ),
+        )
+        if tenant or "{tenant}" not in old
+    },
     # workers
     "any worker ends a lease": (Edit("_hold_lease", "and v_lease.caller = p_caller"), "W05"),
     "any token ends a lease": (Edit("_hold_lease", "v_lease.lease_token = p_token and"), "W04"),
@@ -349,6 +369,15 @@ SABOTAGES: dict[str, tuple[Mutation, str]] = {
     ),
     # one tenant's use against another's
     "payloads of any size": (Edit("_check_job", PAYLOAD, "false"), "D04"),
+    "payloads of any size, at once": (
+        Edit("enqueue_job", "octet_length(p_payload::text) <= h.payload_limit", "true"),
+        "D04",
+    ),
+    "payloads of any size, many at once": (
+        Edit("_enqueue_plain_jobs", "octet_length(jj.payload::text) <= hh.payload_limit", "true"),
+        "D04",
+    ),
+    "a job that costs no number, at once": (Edit("enqueue_job", "p_cost <= 1000000", "true"), "D09"),
     "a job that never falls due": (Edit("_check_run_at", "not isfinite(p_run_at)", "false"), "D09"),
     "a job that costs no number": (
         Edit(

@@ -25,9 +25,12 @@ def test_a_trace_is_kept_wherever_its_job_goes(db: Database) -> None:
 @pytest.mark.parametrize(
     "mutation",
     [
+        Edit("enqueue_job", "p_traceparent, h.now", "null, h.now"),
+        Edit("_enqueue_plain_jobs", "j.traceparent, h.now", "null, h.now"),
         Edit("_insert_jobs", "u.traceparent", "null"),
         Edit("_lease", "j.created_at, j.traceparent", "j.created_at, null"),
         Edit("claim_jobs", "c.traceparent", "null::text"),
+        Edit("_complete_one", "g.traceparent", "null"),
         Edit("_finish", "v_job.traceparent", "null"),
         Edit("_complete", "g.traceparent", "null"),
         Edit("_cancel_waiting", "p_job.traceparent", "null"),
@@ -42,13 +45,16 @@ def test_a_trace_that_is_lost_is_noticed(assert_killed: Callable[..., None], mut
 
 def check_traces_are_kept(db: Database) -> None:
     """Nine jobs of nine traces, each on a way of its own."""
-    traces = {
-        db.enqueue(
-            "a", traceparent=trace, max_attempts=2, payload={"big": "x" * (3000 if number == 1 else 1)}
-        ).job_id: trace
-        for number in range(1, 10)
-        for trace in [STATE.format(f"{number:02}")]
-    }
+    traces = {}
+    for number in range(1, 10):
+        trace = STATE.format(f"{number:02}")
+        options = {"payload": {"big": "x" * (3000 if number == 1 else 1)}, "max_attempts": 2, "traceparent": trace}
+        if number == 2:
+            (row,) = db.enqueue_jobs([{"tenant": "a", "task": "work", **options}])
+        else:
+            # one with a key takes another way
+            row = db.enqueue("a", **options, **({"key": "k"} if number == 3 else {}))
+        traces[row.job_id] = trace
     jobs = _claimed(db, traces)
 
     db.fail(jobs[0], retry_delay="0", error="again")

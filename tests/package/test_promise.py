@@ -150,7 +150,8 @@ def locked_first(text: str) -> set[str]:
     """
     harmless = (ast.DoStmt, ast.VariableSetStmt, ast.GrantStmt)
     for statement in (raw.stmt for raw in pglast.parse_sql(text)):
-        if isinstance(statement, ast.DoStmt) and (lock := LOCKS.fullmatch(statement.args[0].arg.sval)):
+        body = str(statement.args[0].arg.sval) if isinstance(statement, ast.DoStmt) and statement.args else ""
+        if lock := LOCKS.fullmatch(body):
             (locks,) = pglast.parse_sql(lock[1])
             return {relation.relname for relation in locks.stmt.relations}
         # the frame makes no table, and neither it nor what it asks waits for one

@@ -130,7 +130,7 @@ def test_what_is_ready_costs_the_same(db: Database) -> None:
 @pytest.mark.once
 def test_without_a_floor_it_does_not(assert_killed: Callable[..., None]) -> None:
     """And without it each claim walks all that was ready before."""
-    assert_killed(check_what_is_ready_costs_the_same, Edit("_take_ready", "nullif(t.ready_floor, 0)", "0"))
+    assert_killed(check_what_is_ready_costs_the_same, Edit("_take", "nullif(t.ready_floor, 0)", "0"))
 
 
 def test_completing_under_a_held_snapshot(db: Database) -> None:

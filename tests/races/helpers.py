@@ -111,6 +111,29 @@ BELIEFS = {
     "a scheduled job that runs": """
         select j.job_id from fairq.jobs as j join fairq.leases as l using (job_id) where j.state <> 'queued'
     """,
+    # what functions refuse or never write, and no constraint forbids: tables.sql says why
+    "a job as there is none": """
+        select j.job_id from fairq.jobs as j
+        where j.priority not between 0 and 3 or not (j.cost > 0 and j.cost <= 1000000) or not isfinite(j.run_at)
+           or '' in (j.queue, j.tenant, j.task)
+    """,
+    "a lease as there is none": """
+        select l.job_id from fairq.leases as l
+        where l.attempt <= 0 or l.lease_expires_at <= l.started_at or l.prepaid <= 0
+           or (l.weight is null) <> (l.prepaid is null)
+    """,
+    "an ended job as there is none": """
+        select f.job_id from fairq.finished_jobs as f
+        where num_nulls(f.started_at, f.lease_owner, f.token_hash) not in (0, 3)
+           or f.started_at is null and f.state <> 'cancelled'
+           or f.result is not null and f.state <> 'succeeded'
+           or f.slot not between 0 and 3
+    """,
+    "a settlement or a row of picks with nothing in it": """
+        select s.queue from fairq.settlements as s where s.endings = '{}'
+        union all
+        select r.queue from fairq.ready_picks as r where r.jobs = '{}'
+    """,
     "a tenant with two flows": "select queue, tenant from fairq.flows group by queue, tenant having count(*) > 1",
     "two ticks of a queue": "select queue from fairq.ticks group by queue having count(*) > 1",
     "a settlement that no look has read": "select * from fairq.settlements",

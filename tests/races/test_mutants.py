@@ -528,7 +528,7 @@ MUTANTS: dict[str, tuple[Callable[[Database], None], tuple[Callable[..., None], 
     ),
     # reading ahead
     "what is ready is taken in any order": (
-        Edit("_take_ready", "order by r.dispatch\n", "order by r.dispatch desc\n"),
+        Edit("_take", "order by rr.dispatch\n", "order by rr.dispatch desc\n"),
         (read_ahead.check_what_is_ready_is_taken_in_order,),
     ),
     "what is being taken is picked again": (
@@ -552,11 +552,23 @@ MUTANTS: dict[str, tuple[Callable[[Database], None], tuple[Callable[..., None], 
         (read_ahead.check_what_has_gone_is_paid_back,),
     ),
     "what is ready of a paused tenant is taken": (
-        Edit("_take_ready", "select t.paused from", "select false from"),
+        Edit("_take", "w.changed_xid >= pg_snapshot_xmin(t.seen)", "false"),
         (read_ahead.check_a_pause_holds_what_is_ready,),
     ),
+    "a wish that was seen is waited for as long as an older transaction goes on": (
+        Edit("_take", "and not pg_visible_in_snapshot(w.changed_xid, t.seen)"),
+        (read_ahead.check_a_wish_is_waited_for_once,),
+    ),
+    "what is ready is for all, whoever claims": (
+        Edit("_take", "when h.is_for_all and h.is_ahead then", "when h.is_ahead then"),
+        (read_ahead.check_what_is_ready_is_for_who_may_claim_for_all,),
+    ),
+    "what is ready is for all, whoever is claimed for": (
+        Edit("_take", "and p_is_open\n", "\n"),
+        (read_ahead.check_what_is_ready_is_for_who_may_claim_for_all,),
+    ),
     "what is ready of a paused queue is taken": (
-        Edit("_take_ready", " and not p_is_paused"),
+        Edit("_take", " and not q.paused"),
         (read_ahead.check_a_pause_holds_what_is_ready,),
     ),
     "more is picked than the queue reads ahead": (
@@ -564,13 +576,11 @@ MUTANTS: dict[str, tuple[Callable[[Database], None], tuple[Callable[..., None], 
         (read_ahead.check_a_newcomer_waits_for_what_is_ready_and_no_longer,),
     ),
     "the rest of a row is lost": (
-        Edit("_take_ready", "if cardinality(v_ready.jobs) > p_limit then", "if false then"),
+        Edit("_take", "if cardinality(v_here.jobs) > p_limit then", "if false then"),
         (read_ahead.check_what_is_too_much_stays_ready,),
     ),
     "what is ready is so for ever": (
-        Edit(
-            "_take_ready", "v_now - interval '1 second' and v_now + interval '1 second'", "'-infinity' and 'infinity'"
-        ),
+        Edit("_take", "v_now - interval '1 second' and v_now + interval '1 second'", "'-infinity' and 'infinity'"),
         (read_ahead.check_what_is_ready_is_so_for_a_second,),
     ),
     "who enters does so at the virtual time of what was ready": (
@@ -620,8 +630,8 @@ MUTANTS: dict[str, tuple[Callable[[Database], None], tuple[Callable[..., None], 
     ),
     "what is ready is taken by a clock that was set back": (
         both(
-            Edit("_take_ready", "when t.expire_floor <= v_now", "when true"),
-            Edit("_take_ready", "and t.ticked_at between v_now - interval '1 second' and v_now + interval '1 second'"),
+            Edit("_take", "when t.expire_floor <= v_now", "when true"),
+            Edit("_take", "and t.ticked_at between v_now - interval '1 second' and v_now + interval '1 second'"),
         ),
         (read_ahead.check_a_clock_set_back_loses_no_lease,),
     ),

@@ -170,6 +170,47 @@ def test_a_pause_holds_what_is_ready(db: Database) -> None:
 
 
 @check
+def check_a_wish_is_waited_for_once(db: Database) -> None:
+    """The claim after it looks; those that follow take what is ready again, though somebody is older than the wish."""
+    db.set_queue(read_ahead=20, charge="jobs")
+    jobs = db.given_jobs("a", 30)
+    with db.connect(autocommit=False) as producer:
+        producer.enqueue("b")
+        db.set_tenant("b", weight=2)
+        assert ids(db.claim(1)) == jobs[:1]
+        tick = db.value("select tick_id from fairq.ticks")
+        assert ids(db.claim(1)) == jobs[1:2]
+        assert db.value("select tick_id from fairq.ticks") == tick
+
+
+def test_a_wish_is_waited_for_once(db: Database) -> None:
+    """An operator who tunes is no reason to go without it."""
+    check_a_wish_is_waited_for_once(db)
+
+
+@check
+def check_what_is_ready_is_for_who_may_claim_for_all(db: Database) -> None:
+    """Who may claim for one tenant, or wants the jobs of one, is not given what comes next of all."""
+    db.set_queue(read_ahead=20, charge="jobs")
+    mine, others = db.given_jobs("a", 5), db.given_jobs("b", 5)
+    assert ids(db.claim(1)) == mine[:1]
+    assert ready(db)[0] == others[0]
+    assert ids(db.claim(1, tenant="a")) == mine[1:2]
+    db.claim(1)
+    assert ready(db)
+    role = db.login("fairq_worker")
+    db.execute("delete from fairq.access_grants where verb = 'claim'")
+    db.execute("insert into fairq.access_grants values (%s, 'claim', 'default', 'a')", role)
+    assert ids(db.session(user=role).claim(2)) == mine[2:4]
+    assert_agrees_after_look(db)
+
+
+def test_what_is_ready_is_for_who_may_claim_for_all(db: Database) -> None:
+    """Isolation goes before reading ahead."""
+    check_what_is_ready_is_for_who_may_claim_for_all(db)
+
+
+@check
 def check_a_newcomer_waits_for_what_is_ready_and_no_longer(db: Database) -> None:
     """Who arrives while the picks of another are ready has its first job right behind them."""
     db.set_queue(read_ahead=AHEAD, charge="jobs")

@@ -17,16 +17,6 @@ $fn$;
 comment on function fairq._refuse(text, text, text) is 'Raises 22023: the argument, the rule and the value. Internal.';
 revoke all on function fairq._refuse(text, text, text) from public;
 
-create or replace function fairq._is_name(p_value text)
-    returns boolean
-    language sql
-    immutable
-    -- Whether a queue, tenant, task or owner may have this name; null for null. A body like this one is taken into the
-    -- expressions that call it.
-    return octet_length(p_value) <= 200 and p_value <> '*' and p_value <> '@own' and p_value ~ '[^[:space:]]';
-comment on function fairq._is_name(text) is 'Whether a text may be a name. Internal.';
-revoke all on function fairq._is_name(text) from public;
-
 create or replace function fairq._check_name(p_name text, p_value text, p_longest integer)
     returns boolean
     language plpgsql

@@ -4,14 +4,19 @@
 
 create or replace function fairq._limit_idle_transaction()
     returns boolean
-    language sql
-    -- A session that forgets its transaction after a claim would stop the queue: at most 10 s of idleness, for this
-    -- transaction.
+    language plpgsql
+    set search_path = pg_catalog, pg_temp
+as $fn$
+-- A session that forgets its transaction after a claim would stop the queue: at most 10 s of idleness, for this
+-- transaction.
+begin
     return case
         when current_setting('idle_in_transaction_session_timeout')::interval
             between interval '1 microsecond' and interval '10 seconds' then true
         else set_config('idle_in_transaction_session_timeout', '10s', true) is not null
     end;
+end
+$fn$;
 comment on function fairq._limit_idle_transaction() is 'Bounds how long an idle transaction may hold a queue''s lock. Internal.';
 revoke all on function fairq._limit_idle_transaction() from public;
 
@@ -77,7 +82,9 @@ declare
     v_claimed fairq.claimed_job[];
 begin
     if p_lease is not null or (
-        fairq._is_name(p_queue) and fairq._is_name(p_owner) and p_limit between 1 and 1000
+        octet_length(p_queue) <= 200 and p_queue not in ('*', '@own') and p_queue ~ '[^[:space:]]'
+        and octet_length(p_owner) <= 200 and p_owner not in ('*', '@own') and p_owner ~ '[^[:space:]]'
+        and p_limit between 1 and 1000
         and current_setting('transaction_isolation') in ('read committed', 'read uncommitted')
     ) is not true then
         -- assigned, not performed: an expression costs less than a statement

@@ -200,7 +200,9 @@ declare
     -- assigned, not performed: an expression costs less than a statement
     v_is_good boolean;
 begin
-    v_is_good := fairq._check_held(p_job_id, p_token);
+    if p_job_id is null or p_token is null then
+        v_is_good := fairq._check_held(p_job_id, p_token);
+    end if;
     if p_result is not null and fairq._is_oversized(p_job_id, p_result) then
         raise exception 'p_result of job % has % bytes, more than its queue allows',
             p_job_id, octet_length(p_result::text)

@@ -19,30 +19,6 @@ $fn$;
 comment on function fairq._is_traceparent(text) is 'Whether a text is a traceparent of W3C Trace Context. Internal.';
 revoke all on function fairq._is_traceparent(text) from public;
 
-create or replace function fairq._is_plain(
-    p_tenant text, p_task text, p_payload jsonb, p_queue text, p_run_at timestamptz, p_delay interval,
-    p_priority integer, p_max_attempts integer, p_key text, p_key_ttl interval, p_cost double precision,
-    p_traceparent text, p_payload_limit integer
-)
-    returns boolean
-    language sql
-    immutable
-    -- Whether there is nothing to refuse about a job, nor a date or a key to look at: most are such. Where it says no,
-    -- _check_job() says why.
-    return coalesce(
-        fairq._is_name(p_queue) and fairq._is_name(p_tenant) and fairq._is_name(p_task)
-        and jsonb_typeof(p_payload) = 'object' and octet_length(p_payload::text) <= p_payload_limit
-        and p_run_at is null and p_delay is null
-        and p_priority between 0 and 3
-        and (p_max_attempts is null or p_max_attempts between 1 and 1000)
-        and p_cost > 0 and p_cost <= 1000000
-        and p_key is null and p_key_ttl is null
-        and (p_traceparent is null or fairq._is_traceparent(p_traceparent)),
-        false
-    );
-comment on function fairq._is_plain(text, text, jsonb, text, timestamptz, interval, integer, integer, text, interval, double precision, text, integer) is 'Whether a job has no key and no date, and nothing wrong with it. Internal.';
-revoke all on function fairq._is_plain(text, text, jsonb, text, timestamptz, interval, integer, integer, text, interval, double precision, text, integer) from public;
-
 create or replace function fairq._check_job(p_job fairq.new_job, p_settings fairq.queues)
     returns fairq.new_job
     language plpgsql
@@ -289,10 +265,16 @@ begin
             p_queue, p_tenant, p_task, p_payload, p_priority, coalesce(p_max_attempts, h.max_attempts), h.now, p_cost,
             p_traceparent, h.now
         from here as h
-        where fairq._is_plain(
-              p_tenant, p_task, p_payload, p_queue, p_run_at, p_delay, p_priority, p_max_attempts, p_key, p_key_ttl,
-              p_cost, p_traceparent, h.payload_limit
-          )
+        -- as in _check_name and _check_job
+        where octet_length(p_queue) <= 200 and p_queue not in ('*', '@own') and p_queue ~ '[^[:space:]]'
+          and octet_length(p_tenant) <= 200 and p_tenant not in ('*', '@own') and p_tenant ~ '[^[:space:]]'
+          and octet_length(p_task) <= 200 and p_task not in ('*', '@own') and p_task ~ '[^[:space:]]'
+          and jsonb_typeof(p_payload) = 'object' and octet_length(p_payload::text) <= h.payload_limit
+          and p_priority between 0 and 3
+          and coalesce(p_max_attempts, 1) between 1 and 1000
+          and p_cost > 0 and p_cost <= 1000000
+          and (p_traceparent is null or fairq._is_traceparent(p_traceparent))
+          and p_run_at is null and p_delay is null and p_key is null and p_key_ttl is null
           -- as in _granted_tenants
           and exists (
               select from fairq.access_grants as a
@@ -474,10 +456,18 @@ begin
         where jsonb_array_length(p_jobs) <= 10000
           and not exists (
             select from job as jj join here as hh on hh.queue = jj.queue
-            where hh.notify or not jj.is_plain or not fairq._is_plain(
-                jj.tenant, jj.task, jj.payload, jj.queue, null, null, jj.priority, jj.max_attempts, null, null, jj.cost,
-                jj.traceparent, hh.payload_limit
-            )
+            -- as in _check_name and _check_job
+            where hh.notify or (
+                jj.is_plain
+                and octet_length(jj.queue) <= 200 and jj.queue not in ('*', '@own') and jj.queue ~ '[^[:space:]]'
+                and octet_length(jj.tenant) <= 200 and jj.tenant not in ('*', '@own') and jj.tenant ~ '[^[:space:]]'
+                and octet_length(jj.task) <= 200 and jj.task not in ('*', '@own') and jj.task ~ '[^[:space:]]'
+                and jsonb_typeof(jj.payload) = 'object' and octet_length(jj.payload::text) <= hh.payload_limit
+                and jj.priority between 0 and 3
+                and coalesce(jj.max_attempts, 1) between 1 and 1000
+                and jj.cost > 0 and jj.cost <= 1000000
+                and (jj.traceparent is null or fairq._is_traceparent(jj.traceparent))
+            ) is not true
           )
           and not exists (
               select from (select distinct jj.queue, jj.tenant from job as jj) as d
