@@ -248,11 +248,10 @@ alter table fairq.ready_picks
     drop constraint ready_picks_not_empty;
 
 create type fairq.taken as (
-    settings   fairq.queues,
     is_for_all boolean,
     jobs       fairq.claimed_job[]
 );
-comment on type fairq.taken is 'What a claim finds first: the settings of its queue, whether its caller may claim for all, and the jobs that were ready. Internal.';
+comment on type fairq.taken is 'What a claim finds first: whether its caller may claim for all, and the jobs that were ready. Internal.';
 revoke all on type fairq.taken from public;
 grant usage on type fairq.taken to fairq_api;
 
@@ -1069,6 +1068,533 @@ grant execute on function fairq.maintain(integer) to fairq_operator;
 set local role fairq_api;
 
 --
+-- schema/functions/_shared.sql
+--
+
+--
+-- shared: what several rooms use
+--
+-- A check returns true or raises: so it can be assigned, which costs less than to perform it.
+
+create or replace function fairq._refuse(p_name text, p_value text, p_rule text)
+    returns void
+    language plpgsql
+    set search_path = pg_catalog, pg_temp
+as $fn$
+-- Refuses an argument. What has to add something of its own to 22023, or may not call this (prune), raises it itself.
+begin
+    raise exception '% must be %, not %', p_name, p_rule, coalesce(left(p_value, 100), 'null')
+        using errcode = '22023', hint = 'Nothing was changed.';
+end
+$fn$;
+comment on function fairq._refuse(text, text, text) is 'Raises 22023: the argument, the rule and the value. Internal.';
+revoke all on function fairq._refuse(text, text, text) from public;
+
+create or replace function fairq._check_name(p_name text, p_value text, p_longest integer)
+    returns boolean
+    language plpgsql
+    set search_path = pg_catalog, pg_temp
+as $fn$
+-- Names are kept as they are, never cut. enqueue_job, _enqueue_plain_jobs and claim_jobs ask the same by themselves
+-- first.
+--
+-- Raises: 22023 for a name that is null, nothing but white space, reserved or too long.
+begin
+    if p_value is null or octet_length(p_value) > p_longest or p_value in ('*', '@own')
+       or p_value !~ '[^[:space:]]' then
+        perform fairq._refuse(
+            p_name, p_value, format('a name of 1 to %s bytes, not blank, not * or @own', p_longest)
+        );
+    end if;
+    return true;
+end
+$fn$;
+comment on function fairq._check_name(text, text, integer) is 'Raises 22023 for a queue, tenant, task or owner that cannot be one. Internal.';
+revoke all on function fairq._check_name(text, text, integer) from public;
+
+create or replace function fairq._check_span(p_name text, p_value interval, p_least interval, p_most interval)
+    returns boolean
+    language plpgsql
+    set search_path = pg_catalog, pg_temp
+as $fn$
+-- Raises: 22023 for a span of time that is null or out of range; infinite ones are out of every range. And for one that
+--         goes back in one unit and forward in another: compared, a month is 30 days, added, it may be 31.
+begin
+    if p_value is null or p_value < p_least or p_value > p_most
+       or least(
+           extract(year from p_value), extract(month from p_value), extract(day from p_value),
+           extract(hour from p_value), extract(minute from p_value), extract(second from p_value)
+       ) < 0 then
+        perform fairq._refuse(
+            p_name, p_value::text, format('an interval from %s to %s, no part of it negative', p_least, p_most)
+        );
+    end if;
+    return true;
+end
+$fn$;
+comment on function fairq._check_span(text, interval, interval, interval) is 'Raises 22023 for an interval out of range. Internal.';
+revoke all on function fairq._check_span(text, interval, interval, interval) from public;
+
+create or replace function fairq._check_delay(p_delay interval)
+    returns void
+    language plpgsql
+    set search_path = pg_catalog, pg_temp
+as $fn$
+-- Raises: 22023 for a delay that is given and negative, infinite or longer than ten years.
+begin
+    if p_delay is not null then
+        perform fairq._check_span('p_delay', p_delay, interval '0', interval '3650 days');
+    end if;
+end
+$fn$;
+comment on function fairq._check_delay(interval) is 'Raises 22023 for a delay out of range. Internal.';
+revoke all on function fairq._check_delay(interval) from public;
+
+create or replace function fairq._check_run_at(p_run_at timestamptz, p_delay interval)
+    returns void
+    language plpgsql
+    set search_path = pg_catalog, pg_temp
+as $fn$
+-- Raises: 22023 for a time that is infinite, a delay out of range, or both a time and a delay.
+begin
+    if num_nonnulls(p_run_at, p_delay) = 2 then
+        perform fairq._refuse('p_run_at and p_delay', format('%s and %s', p_run_at, p_delay), 'one or the other');
+    elsif not isfinite(p_run_at) then
+        perform fairq._refuse('p_run_at', p_run_at::text, 'a finite time');
+    end if;
+    perform fairq._check_delay(p_delay);
+end
+$fn$;
+comment on function fairq._check_run_at(timestamptz, interval) is 'Raises 22023 for when a job is not to run. Internal.';
+revoke all on function fairq._check_run_at(timestamptz, interval) from public;
+
+create or replace function fairq._check_limit(p_value integer, p_most integer)
+    returns boolean
+    language plpgsql
+    set search_path = pg_catalog, pg_temp
+as $fn$
+-- Raises: 22023 for a p_limit that is null or out of range: nothing is unbounded.
+begin
+    if p_value is null or p_value not between 1 and p_most then
+        perform fairq._refuse('p_limit', p_value::text, format('a number from 1 to %s', p_most));
+    end if;
+    return true;
+end
+$fn$;
+comment on function fairq._check_limit(integer, integer) is 'Raises 22023 for a p_limit out of range. Internal.';
+revoke all on function fairq._check_limit(integer, integer) from public;
+
+create or replace function fairq._check_id(p_job_id bigint)
+    returns void
+    language plpgsql
+    set search_path = pg_catalog, pg_temp
+as $fn$
+-- Raises: 22023 for a null. An id that no job has is an outcome, not a mistake.
+begin
+    if p_job_id is null then
+        perform fairq._refuse('p_job_id', null, 'a job''s id');
+    end if;
+end
+$fn$;
+comment on function fairq._check_id(bigint) is 'Raises 22023 for the id of no job. Internal.';
+revoke all on function fairq._check_id(bigint) from public;
+
+create or replace function fairq._check_held(p_job_id bigint, p_token uuid)
+    returns boolean
+    language plpgsql
+    set search_path = pg_catalog, pg_temp
+as $fn$
+-- Raises: 22023 for a null: a worker that lost its job's id or token must hear it, not that the lease is lost.
+begin
+    if p_job_id is null then
+        perform fairq._refuse('p_job_id', null, 'the id of a claimed job');
+    end if;
+    if p_token is null then
+        perform fairq._refuse('p_token', null, 'the lease_token of a claimed job');
+    end if;
+    return true;
+end
+$fn$;
+comment on function fairq._check_held(bigint, uuid) is 'Raises 22023 for the id and token of a single verb. Internal.';
+revoke all on function fairq._check_held(bigint, uuid) from public;
+
+create or replace function fairq._check_batch(p_job_ids bigint[], p_tokens uuid[])
+    returns boolean
+    language plpgsql
+    set search_path = pg_catalog, pg_temp
+as $fn$
+-- Raises: 22023 unless the two arrays are of one length, from 1 to 1,000, with no null in them.
+begin
+    if p_job_ids is null or p_tokens is null or cardinality(p_job_ids) <> cardinality(p_tokens)
+       or cardinality(p_job_ids) not between 1 and 1000 then
+        perform fairq._refuse(
+            'p_job_ids and p_tokens', format('%s and %s elements', cardinality(p_job_ids), cardinality(p_tokens)),
+            'two arrays of one length, from 1 to 1000'
+        );
+    end if;
+    if array_ndims(p_job_ids) <> 1 or array_lower(p_job_ids, 1) <> 1
+       or array_ndims(p_tokens) <> 1 or array_lower(p_tokens, 1) <> 1 then
+        perform fairq._refuse(
+            'p_job_ids and p_tokens', format('%s and %s', array_dims(p_job_ids), array_dims(p_tokens)),
+            'arrays of one dimension, counted from 1'
+        );
+    end if;
+    if array_position(p_job_ids, null) is not null or array_position(p_tokens, null) is not null then
+        perform fairq._refuse('p_job_ids and p_tokens', 'null', 'free of nulls');
+    end if;
+    return true;
+end
+$fn$;
+comment on function fairq._check_batch(bigint[], uuid[]) is 'Raises 22023 for the arrays of a batch verb. Internal.';
+revoke all on function fairq._check_batch(bigint[], uuid[]) from public;
+
+create or replace function fairq._check_beside(p_name text, p_value anyarray, p_length integer)
+    returns void
+    language plpgsql
+    set search_path = pg_catalog, pg_temp
+as $fn$
+-- Raises: 22023 for an array that is given beside p_job_ids and does not have an element for each of them.
+begin
+    if cardinality(p_value) <> p_length or array_ndims(p_value) <> 1 or array_lower(p_value, 1) <> 1 then
+        perform fairq._refuse(
+            p_name, format('%s elements as %s', cardinality(p_value), coalesce(array_dims(p_value), '{}')),
+            'null, or of one dimension, counted from 1, and as long as p_job_ids'
+        );
+    end if;
+end
+$fn$;
+comment on function fairq._check_beside(text, anyarray, integer) is 'Raises 22023 for an array that does not go with the ids of a batch verb. Internal.';
+revoke all on function fairq._check_beside(text, anyarray, integer) from public;
+
+create or replace function fairq._queue_settings(p_queue text)
+    returns fairq.queues
+    language plpgsql
+    stable
+    set search_path = pg_catalog, pg_temp
+as $fn$
+-- The queue's own row, else that of *. A queue need not be declared.
+declare
+    v_settings fairq.queues;
+begin
+    select q.* into v_settings from fairq.queues as q
+    where q.queue in (p_queue, '*') order by q.queue = '*' limit 1;
+    return v_settings;
+end
+$fn$;
+comment on function fairq._queue_settings(text) is 'The settings in force for a queue. Internal.';
+revoke all on function fairq._queue_settings(text) from public;
+
+create or replace function fairq._newest_tick(p_queue text)
+    returns fairq.ticks
+    language plpgsql
+    stable
+    set search_path = pg_catalog, pg_temp
+as $fn$
+-- What the scheduler wrote down last, for those who only look; a claim reads it by _last_tick().
+--
+-- Index:  ticks_pkey, newest first.
+declare
+    v_tick fairq.ticks;
+begin
+    select t.* into v_tick from fairq.ticks as t where t.queue = p_queue order by t.tick_id desc limit 1;
+    return v_tick;
+end
+$fn$;
+comment on function fairq._newest_tick(text) is 'What the scheduler wrote down last. Internal.';
+revoke all on function fairq._newest_tick(text) from public;
+
+create or replace function fairq._log(
+    p_lease fairq.leases, p_event text, p_now timestamptz, p_details jsonb default '{}'
+)
+    returns void
+    language plpgsql
+    set search_path = pg_catalog, pg_temp
+as $fn$
+-- An attempt ended otherwise than well.
+begin
+    insert into fairq.job_log (job_id, queue, tenant, event_type, attempt, actor, started_at, details, created_at)
+    values (
+        (p_lease).job_id, (p_lease).queue, (p_lease).tenant, p_event, (p_lease).attempt, (p_lease).lease_owner,
+        (p_lease).started_at, p_details, p_now
+    );
+end
+$fn$;
+comment on function fairq._log(fairq.leases, text, timestamptz, jsonb) is 'Writes the end of an attempt to job_log. Internal.';
+revoke all on function fairq._log(fairq.leases, text, timestamptz, jsonb) from public;
+
+create or replace function fairq._hold_lease(
+    p_job_id bigint, p_token uuid, p_caller text, p_now timestamptz default null
+)
+    returns fairq.leases
+    language plpgsql
+    set search_path = pg_catalog, pg_temp
+as $fn$
+-- The guard of renew, fail and release: the lease, locked, if it is this caller's under this token and still alive.
+--
+-- p_now:  the clock; null for the real one.
+-- Locks:  the lease's row. Then the clock is read: a lease judged by a clock read before the wait would live too long.
+declare
+    v_lease fairq.leases;
+begin
+    select l.* into v_lease from fairq.leases as l where l.job_id = p_job_id for update;
+    if found and v_lease.lease_token = p_token and v_lease.caller = p_caller
+       and v_lease.lease_expires_at > coalesce(p_now, clock_timestamp()) then
+        return v_lease;
+    end if;
+    -- wrong job, token, caller or too late: one answer
+    return null;
+end
+$fn$;
+comment on function fairq._hold_lease(bigint, uuid, text, timestamptz) is 'Locks a live lease and returns it, or null. Internal.';
+revoke all on function fairq._hold_lease(bigint, uuid, text, timestamptz) from public;
+
+create or replace function fairq._ending(p_lease fairq.leases, p_pays text, p_now timestamptz)
+    returns fairq.ending
+    language plpgsql
+    immutable
+    set search_path = pg_catalog, pg_temp
+as $fn$
+-- What the scheduler must know of an attempt that ends. p_pays says what its tenant pays for:
+--
+-- held:     the time the worker held it: success, failure, cancellation while running, snooze.
+-- prepaid:  what was charged stays: a lost lease. Paid back, a job that kills workers would run free.
+-- nothing:  it never started: given back by a worker that shuts down.
+declare
+    v_held bigint := greatest(1, round(extract(epoch from p_now - p_lease.started_at) * 1000));
+begin
+    if p_lease.prepaid is null or p_pays = 'prepaid' then
+        return row(p_lease.tenant, p_lease.epoch, 1, 0, 0, 0, 0)::fairq.ending;
+    elsif p_pays = 'nothing' then
+        return row(
+            p_lease.tenant, p_lease.epoch, 1, 0, 0, 0, round(p_lease.prepaid * 2520 / p_lease.weight)
+        )::fairq.ending;
+    end if;
+    return row(
+        p_lease.tenant, p_lease.epoch, 1, 1, v_held,
+        round(greatest(0, v_held - p_lease.prepaid) * 2520 / p_lease.weight),
+        round(greatest(0, p_lease.prepaid - v_held) * 2520 / p_lease.weight)
+    )::fairq.ending;
+end
+$fn$;
+comment on function fairq._ending(fairq.leases, text, timestamptz) is 'What an attempt that ends is charged in the end. Internal.';
+revoke all on function fairq._ending(fairq.leases, text, timestamptz) from public;
+
+create or replace function fairq._settle(p_queue text, p_ending fairq.ending)
+    returns boolean
+    language plpgsql
+    set search_path = pg_catalog, pg_temp
+as $fn$
+-- Tells the scheduler, by a row of its own: no shared row is written.
+begin
+    insert into fairq.settlements (queue, endings) values (p_queue, array[p_ending]);
+    return true;
+end
+$fn$;
+comment on function fairq._settle(text, fairq.ending) is 'Tells the scheduler what became of an attempt. Internal.';
+revoke all on function fairq._settle(text, fairq.ending) from public;
+
+create or replace function fairq._put_back(
+    p_lease fairq.leases, p_attempts integer, p_run_at timestamptz, p_error jsonb, p_is_fed boolean default false
+)
+    returns void
+    language plpgsql
+    set search_path = pg_catalog, pg_temp
+as $fn$
+-- running -> queued, or scheduled when p_run_at is given
+--
+-- p_is_fed: the scheduler does this itself and feeds it to its own look: neither feed is to tell it again.
+-- Locks:    the lease's row is held; the job's row.
+begin
+    update fairq.jobs as j
+    set
+        state       = case when p_run_at is null then 'queued' else 'scheduled' end,
+        run_at      = coalesce(p_run_at, j.run_at),
+        attempts    = p_attempts,
+        last_error  = coalesce(p_error, j.last_error),
+        changed_xid = case when p_is_fed then j.changed_xid else pg_current_xact_id() end
+    where j.job_id = (p_lease).job_id;
+
+    delete from fairq.leases as l where l.job_id = (p_lease).job_id;
+end
+$fn$;
+comment on function fairq._put_back(fairq.leases, integer, timestamptz, jsonb, boolean) is 'Returns a running job to the waiting ones. Internal.';
+revoke all on function fairq._put_back(fairq.leases, integer, timestamptz, jsonb, boolean) from public;
+
+create or replace function fairq._finish(
+    p_lease fairq.leases, p_state text, p_now timestamptz, p_error jsonb, p_result jsonb default null
+)
+    returns boolean
+    language plpgsql
+    set search_path = pg_catalog, pg_temp
+as $fn$
+-- Moves a running job's row to where the ended ones are; false when it is not there.
+--
+-- Locks:  the lease's row is held; the job's row.
+declare
+    v_job fairq.jobs;
+begin
+    delete from fairq.jobs as j where j.job_id = p_lease.job_id returning j.* into v_job;
+    if not found then
+        return false;
+    end if;
+    insert into fairq.finished_jobs (
+        job_id, queue, tenant, task, payload, priority, state, attempts, max_attempts, run_at, cost, operation_key,
+        traceparent, last_error, created_at, started_at, finished_at, lease_owner, token_hash, result
+    )
+    values (
+        v_job.job_id, v_job.queue, v_job.tenant, v_job.task, v_job.payload, v_job.priority, p_state, p_lease.attempt,
+        v_job.max_attempts, v_job.run_at, v_job.cost, v_job.operation_key, v_job.traceparent,
+        coalesce(p_error, v_job.last_error), v_job.created_at, p_lease.started_at, p_now, p_lease.lease_owner,
+        sha256(uuid_send(p_lease.lease_token)), p_result
+    );
+    return true;
+end
+$fn$;
+comment on function fairq._finish(fairq.leases, text, timestamptz, jsonb, jsonb) is 'Moves the row of a running job to the ended ones. Internal.';
+revoke all on function fairq._finish(fairq.leases, text, timestamptz, jsonb, jsonb) from public;
+
+create or replace function fairq._end_job(
+    p_lease fairq.leases, p_state text, p_now timestamptz, p_error jsonb
+)
+    returns void
+    language plpgsql
+    set search_path = pg_catalog, pg_temp
+as $fn$
+-- running -> dead, cancelled
+--
+-- Locks:  the lease's row is held; the job's row.
+begin
+    perform fairq._finish(p_lease, p_state, p_now, p_error);
+    delete from fairq.leases as l where l.job_id = (p_lease).job_id;
+    perform fairq._log(
+        p_lease, p_state, p_now,
+        case when p_error is null then '{}' else jsonb_build_object('error', p_error) end
+    );
+end
+$fn$;
+comment on function fairq._end_job(fairq.leases, text, timestamptz, jsonb) is 'Ends a running job otherwise than well. Internal.';
+revoke all on function fairq._end_job(fairq.leases, text, timestamptz, jsonb) from public;
+
+--
+-- schema/functions/identity.sql
+--
+
+--
+-- identity: who calls, and for which queues and tenants
+--
+
+create or replace function fairq._caller()
+    returns text
+    language plpgsql
+    stable
+    set search_path = pg_catalog, pg_temp
+as $fn$
+-- Inside a definer function current_user is fairq_api; the caller is the role it had set, or its login.
+--
+-- plpgsql, here and in other helpers of one expression: its plans are kept, those of SQL functions that cannot be
+-- inlined are made anew in each transaction before PostgreSQL 18.
+begin
+    return case when current_setting('role') = 'none' then session_user::text else current_setting('role') end;
+end
+$fn$;
+comment on function fairq._caller() is 'The role that called the public function. Internal.';
+revoke all on function fairq._caller() from public;
+
+create or replace function fairq._refuse_nobody()
+    returns void
+    language plpgsql
+    set search_path = pg_catalog, pg_temp
+as $fn$
+begin
+    raise exception 'this session acts for no tenant'
+        using
+            errcode = '42501',
+            hint = case fairq.tenant_provider()
+                when 'setting' then 'Say for which, inside the transaction: set local app.tenant_id = ...;'
+                when 'jwt' then 'request.jwt.claims must have a tenant_id in app_metadata, as text.'
+                when 'role' then 'An operator says by a row in tenant_roles which tenant this role is.'
+                else 'Bring a token that is not over: select set_config(''app.tenant_token'', $1, true);'
+            end;
+end
+$fn$;
+comment on function fairq._refuse_nobody() is 'Raises 42501: no tenant. Internal.';
+revoke all on function fairq._refuse_nobody() from public;
+
+create or replace function fairq._granted_tenants(p_verb text, p_queue text, p_caller text)
+    returns text[]
+    language plpgsql
+    stable
+    set search_path = pg_catalog, pg_temp
+as $fn$
+-- One read of access_grants or two, never one check per job. enqueue_job, _enqueue_plain_jobs and _take ask the short
+-- question by themselves.
+--
+-- Raises: 42501 for who may act for its own tenant alone, and has none: an empty answer would look like no work.
+declare
+    v_tenants   text[];
+    v_is_nobody boolean;
+begin
+    -- most workers may claim for all: the short question first
+    perform from fairq.access_grants as a
+    where a.verb = p_verb and a.tenant = '*' and a.queue in (p_queue, '*')
+      and pg_has_role(p_caller::name, to_regrole(quote_ident(a.role_name))::oid, 'usage');
+    if found then
+        return '{*}';
+    end if;
+    -- each once: the scheduler takes them for different ones
+    select array_agg(distinct g.tenant) filter (where g.is_here and g.tenant is not null), bool_or(g.tenant is null)
+    into v_tenants, v_is_nobody
+    from (
+        select
+            -- who calls itself * is not everybody
+            case when a.tenant = '@own' then nullif(fairq.current_tenant_id(), '*') else a.tenant end as tenant,
+            a.queue in (p_queue, '*') as is_here
+        from fairq.access_grants as a
+        where a.verb = p_verb
+          and pg_has_role(p_caller::name, to_regrole(quote_ident(a.role_name))::oid, 'usage')
+    ) as g;
+    -- whatever the queue: else the answer would tell in which queues the jobs of others are
+    if v_tenants is null and v_is_nobody then
+        perform fairq._refuse_nobody();
+    end if;
+    return coalesce(v_tenants, '{}');
+end
+$fn$;
+comment on function fairq._granted_tenants(text, text, text) is 'The tenants of a queue a role may act for: {*} for all. Internal.';
+revoke all on function fairq._granted_tenants(text, text, text) from public;
+
+create or replace function fairq._acting_tenant(p_verb text, p_queue text, p_tenant text)
+    returns text
+    language plpgsql
+    stable
+    set search_path = pg_catalog, pg_temp
+as $fn$
+-- The tenant a caller may act for: the one named, if it is granted; a caller that names none acts for its own.
+--
+-- Raises: 22023 for no tenant or a bad one; 42501 for one the caller may not act for.
+declare
+    v_granted text[] := fairq._granted_tenants(p_verb, p_queue, fairq._caller());
+    v_tenant  text := coalesce(p_tenant, fairq.current_tenant_id());
+    -- assigned, not performed: an expression costs less than a statement
+    v_is_good boolean := fairq._check_name('p_tenant', v_tenant, 200);
+begin
+    if v_tenant <> all(v_granted) and v_granted <> '{*}' then
+        raise exception '% is not granted to role % for queue % and tenant %',
+            p_verb, fairq._caller(), left(p_queue, 100), left(v_tenant, 100)
+            using
+                errcode = '42501',
+                hint = format(
+                    'An operator grants it with a row in access_grants: (role_name, verb, queue, tenant) = '
+                    '(%L, %L, %L, %L).', fairq._caller(), p_verb, left(p_queue, 100), left(v_tenant, 100)
+                );
+    end if;
+    return v_tenant;
+end
+$fn$;
+comment on function fairq._acting_tenant(text, text, text) is 'Checks that the caller may act for a tenant, and returns it. Internal.';
+revoke all on function fairq._acting_tenant(text, text, text) from public;
+
+--
 -- schema/functions/settings.sql
 --
 
@@ -1766,7 +2292,8 @@ create or replace function fairq._enqueue_checked(p_job fairq.new_job)
     language plpgsql
     set search_path = pg_catalog, pg_temp
 as $fn$
--- A job that has a key or a date, or something wrong with it: rule by rule.
+-- A job that has a key or a date, whose tenant is not named or not granted by its name, or with something wrong: rule
+-- by rule.
 --
 -- Locks:  the key.
 -- Raises: as enqueue_job().
@@ -1990,74 +2517,73 @@ create or replace function fairq._enqueue_plain_jobs(p_jobs jsonb)
     language plpgsql
     set search_path = pg_catalog, pg_temp
 as $fn$
--- enqueue_jobs(), when all of them are plain and granted and no queue wants to be woken; else it does nothing, and
--- returns no row.
+-- enqueue_jobs(), when each of them is plain and granted; else nothing, and no row.
+--
+-- Long:   one statement, from the elements to the rows: what is handed from function to function costs as much again.
 begin
     return query
     with job as materialized (
         select
-            r.ordinal, nextval('fairq.jobs_job_id_seq') as job_id, coalesce((r.job).queue, 'default') as queue,
-            (r.job).tenant, (r.job).task, coalesce((r.job).payload, '{}') as payload,
-            coalesce((r.job).priority, 2) as priority, (r.job).max_attempts, coalesce((r.job).cost, 1) as cost,
-            (r.job).traceparent,
-            (r.job).run_at is null and (r.job).delay is null and (r.job).key is null and (r.job).key_ttl is null
-            and r.is_known as is_plain
-        from (
-            select
-                e.ordinality::integer as ordinal, jsonb_populate_record(null::fairq.new_job, e.job) as job,
-                e.job - '{tenant,task,payload,queue,priority,max_attempts,cost,traceparent}'::text[] = '{}' as is_known
-            from jsonb_array_elements(p_jobs) with ordinality as e(job)
-            offset 0
-        ) as r
+            e.ordinality::integer as ordinal, coalesce(e.job ->> 'queue', 'default') as queue,
+            e.job ->> 'tenant' as tenant, e.job ->> 'task' as task, coalesce(e.job -> 'payload', '{}') as payload,
+            e.job ->> 'priority' as priority, e.job ->> 'max_attempts' as max_attempts, e.job ->> 'cost' as cost,
+            e.job ->> 'traceparent' as traceparent,
+            -- a date or a key, or what is no field
+            case when jsonb_typeof(e.job) = 'object'
+                then e.job - '{tenant,task,payload,queue,priority,max_attempts,cost,traceparent}'::text[] = '{}'
+            end as is_all
+        from jsonb_array_elements(
+            case when jsonb_typeof(p_jobs) = 'array' and jsonb_array_length(p_jobs) <= 10000 then p_jobs else '[]' end
+        ) with ordinality as e(job)
     ), here as materialized (
         select d.queue, q.*, clock_timestamp() as now
         from (select distinct j.queue from job as j) as d
         cross join lateral (
-            select qq.payload_limit, qq.max_attempts, qq.notify from fairq.queues as qq
+            select qq.payload_limit, qq.max_attempts from fairq.queues as qq
             where qq.queue in (d.queue, '*') order by qq.queue = '*' limit 1
         ) as q
+    ), drawn as materialized (
+        select j.*, nextval('fairq.jobs_job_id_seq') as job_id
+        from (
+            select jj.*, h.now, h.max_attempts as attempts
+            from job as jj
+            join here as h on h.queue = jj.queue
+            order by jj.ordinal
+        ) as j
+        where not exists (
+            select from job as jj left join here as hh on hh.queue = jj.queue
+            -- as in _check_name and _check_job; numbers as most people write them
+            where (
+                jj.is_all
+                and octet_length(jj.queue) <= 200 and jj.queue not in ('*', '@own') and jj.queue ~ '[^[:space:]]'
+                and octet_length(jj.tenant) <= 200 and jj.tenant not in ('*', '@own') and jj.tenant ~ '[^[:space:]]'
+                and octet_length(jj.task) <= 200 and jj.task not in ('*', '@own') and jj.task ~ '[^[:space:]]'
+                and jsonb_typeof(jj.payload) = 'object' and octet_length(jj.payload::text) <= hh.payload_limit
+                and (jj.priority is null or jj.priority ~ '^[0-3]$')
+                and (jj.max_attempts is null or jj.max_attempts ~ '^[1-9][0-9]{0,2}$')
+                and (jj.cost is null or jj.cost ~ '^[1-9][0-9]{0,5}([.][0-9]{1,9})?$')
+                and (jj.traceparent is null or fairq._is_traceparent(jj.traceparent))
+            ) is not true
+        ) and not exists (
+            select from (select distinct jj.queue, jj.tenant from job as jj) as d
+            -- as in _granted_tenants
+            where not exists (
+                select from fairq.access_grants as a
+                where a.verb = 'enqueue' and a.tenant in (d.tenant, '*') and a.queue in (d.queue, '*')
+                  and pg_has_role(fairq._caller()::name, to_regrole(quote_ident(a.role_name))::oid, 'usage')
+            )
+        )
     ), new as (
         insert into fairq.jobs (
             job_id, queue, tenant, task, payload, priority, max_attempts, run_at, cost, traceparent, created_at
         )
         select
-            j.job_id, j.queue, j.tenant, j.task, j.payload, j.priority, coalesce(j.max_attempts, h.max_attempts),
-            h.now, j.cost, j.traceparent, h.now
-        from job as j
-        join here as h on h.queue = j.queue
-        where jsonb_array_length(p_jobs) <= 10000
-          and not exists (
-            select from job as jj join here as hh on hh.queue = jj.queue
-            -- as in _check_name and _check_job
-            where hh.notify or (
-                jj.is_plain
-                and octet_length(jj.queue) <= 200 and jj.queue not in ('*', '@own') and jj.queue ~ '[^[:space:]]'
-                and octet_length(jj.tenant) <= 200 and jj.tenant not in ('*', '@own') and jj.tenant ~ '[^[:space:]]'
-                and octet_length(jj.task) <= 200 and jj.task not in ('*', '@own') and jj.task ~ '[^[:space:]]'
-                and jsonb_typeof(jj.payload) = 'object' and octet_length(jj.payload::text) <= hh.payload_limit
-                and jj.priority between 0 and 3
-                and coalesce(jj.max_attempts, 1) between 1 and 1000
-                and jj.cost > 0 and jj.cost <= 1000000
-                and (jj.traceparent is null or fairq._is_traceparent(jj.traceparent))
-            ) is not true
-          )
-          and not exists (
-              select from (select distinct jj.queue, jj.tenant from job as jj) as d
-              -- as in _granted_tenants
-              where not exists (
-                  select from fairq.access_grants as a
-                  where a.verb = 'enqueue' and a.tenant in (d.tenant, '*') and a.queue in (d.queue, '*')
-                    and pg_has_role(fairq._caller()::name, to_regrole(quote_ident(a.role_name))::oid, 'usage')
-              )
-          )
-        returning 1
+            d.job_id, d.queue, d.tenant, d.task, d.payload, coalesce(d.priority::smallint, 2),
+            coalesce(d.max_attempts::integer, d.attempts), d.now, coalesce(d.cost::double precision, 1), d.traceparent,
+            d.now
+        from drawn as d
     )
-    select j.ordinal, j.job_id, 'created'::text from job as j
-    where (select count(*) from new) > 0
-    order by j.ordinal;
-exception when data_exception then
-    -- _read_jobs() says what is wrong
-    return;
+    select d.ordinal, d.job_id, 'created'::text from drawn as d order by d.ordinal;
 end
 $fn$;
 comment on function fairq._enqueue_plain_jobs(jsonb) is 'Enqueues a batch that needs no closer look. Internal.';
@@ -2085,6 +2611,13 @@ declare
 begin
     return query select e.* from fairq._enqueue_plain_jobs(p_jobs) as e;
     if found then
+        for v_queue in
+            select distinct coalesce(e.job ->> 'queue', 'default') from jsonb_array_elements(p_jobs) as e(job)
+        loop
+            if (fairq._queue_settings(v_queue)).notify then
+                perform fairq._wake(v_queue);
+            end if;
+        end loop;
         return;
     end if;
 
@@ -3921,18 +4454,19 @@ create or replace function fairq._take(
     set search_path = pg_catalog, pg_temp
 as $fn$
 -- queued -> running: up to p_limit of the jobs that are ready, in the order in which they were picked, as far as nobody
--- else is taking them; and, in the same statement, what every claim must know of its queue and of its caller.
+-- else is taking them; and, in the same statement, whether this caller may claim for all. None that was picked more
+-- than a second ago: then it is time to look again, for who has arrived, for jobs that are due and for leases that are
+-- over.
 --
--- None that was picked more than a second ago: then it is time to look again, for who has arrived, for jobs that are
--- due and for leases that are over. None either once an operator has wished for something that no look has seen; nor
--- for a claim that is not open to the jobs of all.
+-- p_is_open: whether the claim is for jobs of all tenants.
 -- p_now:  the clock; null for the real one, read once the picks are had: no lease ends before they were picked, which
 --         is where the expire floor waits. By a clock that was set back it would: then nothing is taken, but picked
 --         anew.
--- Fair:   they are charged and counted already. Of a queue that is paused none is taken.
+-- Fair:   they are charged and counted already. Of a queue that is paused none is taken, nor any beside those of a
+--         tenant that is.
 -- Long:   what may be taken is asked in one statement: between two, it could change.
 -- Locks:  rows of ready_picks, skipping those held by others; then as _lease.
--- Index:  ready_picks_pkey, from the ready floor; ticks_pkey, tenants_look_idx.
+-- Index:  ready_picks_pkey, from the ready floor; ticks_pkey, tenants_pkey.
 declare
     v_claimed fairq.claimed_job[] := '{}';
     v_here    record;
@@ -3944,52 +4478,52 @@ begin
         v_now := coalesce(p_now, clock_timestamp());
         with here as materialized (
             select
-                q as settings,
                 -- as in _granted_tenants
                 exists (
                     select from fairq.access_grants as a
                     where a.verb = 'claim' and a.tenant = '*' and a.queue in (p_queue, '*')
                       and pg_has_role(p_caller::name, to_regrole(quote_ident(a.role_name))::oid, 'usage')
                 ) as is_for_all,
-                q.read_ahead > 0 and not q.paused and (p_lease <= q.longest_lease) is not false as is_ahead
+                q.read_ahead > 0 and not q.paused and p_is_open as is_ahead, q.default_lease
             from fairq.queues as q
             where q.queue in (p_queue, '*') order by q.queue = '*' limit 1
-        ), taken as (
-            delete from fairq.ready_picks as r
-            where r.ctid = (
-                select rr.ctid from fairq.ready_picks as rr
-                where rr.queue = p_queue
-                  and rr.dispatch >= (
+        ), first as (
+            select r.ctid as row_id from fairq.ready_picks as r
+            where r.queue = p_queue
+              and r.dispatch >= (
+                  select case when h.is_for_all and h.is_ahead then (
                       select case
-                          when h.is_for_all and h.is_ahead then (
-                              select case
-                                  when t.expire_floor <= v_now
-                                    and t.ticked_at between v_now - interval '1 second' and v_now + interval '1 second'
-                                    and not exists (
-                                        select from fairq.tenants as w
-                                        where w.queue = p_queue and w.changed_xid >= pg_snapshot_xmin(t.seen)
-                                          and not pg_visible_in_snapshot(w.changed_xid, t.seen)
-                                        offset 0
-                                    ) then nullif(t.ready_floor, 0)
-                              end
-                              from fairq.ticks as t
-                              where t.queue = p_queue order by t.tick_id desc limit 1
-                          )
+                          when t.expire_floor <= v_now
+                            and t.ticked_at between v_now - interval '1 second' and v_now + interval '1 second'
+                              then nullif(t.ready_floor, 0)
                       end
-                      from here as h
+                      from fairq.ticks as t
+                      where t.queue = p_queue order by t.tick_id desc limit 1
+                  ) end
+                  from here as h
+              )
+              and not exists (
+                  select from unnest(r.jobs) as p
+                  where (
+                      select t.paused from fairq.tenants as t
+                      where t.tenant in (p.tenant, '*') and t.queue = p_queue
+                      order by t.tenant = '*'
+                      limit 1
                   )
-                  and p_is_open
-                order by rr.dispatch
-                limit 1
-                for update skip locked
-            )
+              )
+            order by r.dispatch
+            limit 1
+            for update skip locked
+        ), taken as (
+            delete from fairq.ready_picks as r using first as f where r.ctid = f.row_id
             returning r.dispatch, r.jobs
         )
-        select h.settings, h.is_for_all, t.dispatch, t.jobs into v_here from here as h left join taken as t on true;
+        select h.is_for_all, h.default_lease, t.dispatch, t.jobs into v_here
+        from here as h left join taken as t on true;
         exit when v_here.jobs is null;
 
         v_now := coalesce(p_now, clock_timestamp());
-        p_lease := coalesce(p_lease, (v_here.settings).default_lease);
+        p_lease := coalesce(p_lease, v_here.default_lease);
         v_base := v_here.dispatch - v_here.jobs[1].turn;
         if cardinality(v_here.jobs) > p_limit then
             insert into fairq.ready_picks (queue, dispatch, jobs)
@@ -4006,10 +4540,10 @@ begin
         p_limit := p_limit - cardinality(v_got);
         exit when p_limit <= 0;
     end loop;
-    return row(v_here.settings, v_here.is_for_all, v_claimed)::fairq.taken;
+    return row(v_here.is_for_all, v_claimed)::fairq.taken;
 end
 $fn$;
-comment on function fairq._take(text, text, text, integer, interval, boolean, timestamptz) is 'Leases what is ready to a worker, and says what a claim must know. Internal.';
+comment on function fairq._take(text, text, text, integer, interval, boolean, timestamptz) is 'Leases what is ready to a worker, and says whether it may claim for all. Internal.';
 revoke all on function fairq._take(text, text, text, integer, interval, boolean, timestamptz) from public;
 
 create or replace function fairq._put_ready_back(p_tick fairq.ticks)
@@ -4118,9 +4652,13 @@ create or replace function fairq._check_claim(p_queue text, p_owner text, p_limi
     set search_path = pg_catalog, pg_temp
 as $fn$
 -- Raises: 22023 for the first argument that is out of its range; 0A000 above READ COMMITTED.
+declare
+    -- assigned, not performed: an expression costs less than a statement
+    v_is_good boolean := fairq._check_name('p_queue', p_queue, 200) and fairq._check_name('p_owner', p_owner, 200)
+        and fairq._check_limit(p_limit, 1000);
 begin
     if p_lease is not null then
-        perform fairq._check_span(
+        v_is_good := fairq._check_span(
             'p_lease', p_lease, interval '1 millisecond', (fairq._queue_settings(p_queue)).longest_lease
         );
     end if;
@@ -4130,8 +4668,7 @@ begin
                 errcode = '0A000',
                 hint = 'Claim in a READ COMMITTED transaction: caps and order are judged on what is committed.';
     end if;
-    return fairq._check_name('p_queue', p_queue, 200) and fairq._check_name('p_owner', p_owner, 200)
-        and fairq._check_limit(p_limit, 1000);
+    return v_is_good;
 end
 $fn$;
 comment on function fairq._check_claim(text, text, integer, interval) is 'Raises for an argument of a claim. Internal.';
@@ -4163,7 +4700,8 @@ as $fn$
 -- queued -> running
 --
 -- Fair:   between tenants by weight, within a tenant by priority, run_at, job_id; see functions/scheduler.sql.
--- Locks:  the queue's lock, to the end of the transaction: claim in a transaction of its own.
+-- Locks:  the queue's lock, to the end of the transaction: claim in a transaction of its own. Jobs that are ready are
+--         had without it.
 -- Raises: 22023 for a bad argument; 42501 for who may claim for its own tenant alone, and has none; 0A000 above READ
 --         COMMITTED; 55P03 when the queue's lock was not free in time.
 declare
@@ -4185,11 +4723,12 @@ begin
     if p_async_commit then
         v_is_good := set_config('synchronous_commit', 'off', true) is not null;
     end if;
+    v_is_good := fairq._limit_idle_transaction();
 
     v_taken := fairq._take(p_queue, p_owner, v_caller, p_limit, p_lease, p_tenant is null);
     v_claimed := v_taken.jobs;
     p_limit := p_limit - cardinality(v_claimed);
-    if not v_taken.is_for_all then
+    if v_taken.is_for_all is not true then
         v_tenants := fairq._granted_tenants('claim', p_queue, v_caller);
     end if;
     if p_tenant is not null then
@@ -4198,7 +4737,6 @@ begin
     end if;
     -- nothing that is granted here looks like a queue with no work
     if p_limit > 0 and v_tenants <> '{}' then
-        v_is_good := fairq._limit_idle_transaction();
         -- a statement of its own: the snapshot of one that calls it is older than the lock
         v_claimed := v_claimed || fairq._dispatch(p_queue, p_owner, v_caller, p_limit, p_lease, v_tenants);
     end if;
@@ -4360,6 +4898,7 @@ begin
         return false;
     end if;
 
+    -- as in _settle and _finish, whose calls would be a tenth of it
     insert into fairq.settlements (queue, endings) values (v_lease.queue, array[fairq._ending(v_lease, 'held', v_now)]);
     with gone as (
         delete from fairq.jobs as j where j.job_id = v_lease.job_id returning j.*
@@ -5584,7 +6123,8 @@ grant execute on function fairq.reconcile(text, integer) to fairq_operator, fair
 --
 -- version 1: what calls that began under it may still call
 --
--- Nothing of this version does. The next one drops it.
+-- _is_plain: enqueue_job and enqueue_jobs by _check_job. _take_ready: claim_jobs and _dispatch. Nothing of this version
+-- calls them; the next one drops them.
 
 create or replace function fairq._is_plain(p_job fairq.new_job, p_settings fairq.queues)
     returns boolean

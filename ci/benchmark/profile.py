@@ -25,6 +25,7 @@ STEPS = {
     "the queue's lock, and who may claim what": ("_lock_queue", "_wait_for_queue", "_granted_tenants", "_caller"),
     "settings and arguments": (
         *("_queue_settings", "_check_name", "_check_limit", "_check_claim", "_check_held", "_check_batch"),
+        *("_limit_idle_transaction",),
         *("_room", "_queue_tokens"),
     ),
     "what is ready: left for others, taken, put back; settings, and who may claim what": (

@@ -139,8 +139,8 @@ FAIRQ_SYNC = replace(
 FAIRQ_AHEAD = replace(
     FAIRQ,
     name="fairq-ahead",
-    about="as fairq, with `read_ahead` 200: a claim picks up to 200 jobs more, for the claims that follow",
-    setup=f"{FAIRQ.setup}; select fairq.set_queue(p_queue => 'bench', p_read_ahead => 200)",
+    about="as fairq, with `read_ahead` 900: a claim picks up to 900 jobs more, for the claims that follow",
+    setup=f"{FAIRQ.setup}; select fairq.set_queue(p_queue => 'bench', p_read_ahead => 900)",
 )
 FAIRQ_NOTIFY = replace(
     FAIRQ,

@@ -6,8 +6,8 @@
 -- security is on in the transaction that creates it.
 --
 -- What every job passes through has few checks: PostgreSQL reads each of them anew for each statement, which was a
--- seventh of an enqueue and a tenth of a claim with its completion. Functions have refused a bad argument before it comes
--- here, nothing else may write, and the tests look for rows that no function would have written.
+-- seventh of an enqueue and a tenth of a claim with its completion. Functions refuse a bad argument before it comes
+-- here, and nothing else may write; the race tests look for rows that no function would have written.
 
 -- jobs: left alone while a job waits and while it runs
 
@@ -571,13 +571,6 @@ create sequence fairq.dispatch_seq;
 comment on sequence fairq.dispatch_seq is 'Numbers dispatches in the order of their queue''s lock; one value for each pass of a claim.';
 
 -- what the steps of a claim hand to each other; not in types.sql, since they hold rows of the tables above
-
-create type fairq.taken as (
-    settings   fairq.queues,
-    is_for_all boolean,
-    jobs       fairq.claimed_job[]
-);
-comment on type fairq.taken is 'What a claim finds first: the settings of its queue, whether its caller may claim for all, and the jobs that were ready. Internal.';
 
 create type fairq.tenant_news as (
     tenant    text,

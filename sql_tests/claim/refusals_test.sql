@@ -1,5 +1,5 @@
 -- claim: what it refuses, and for whom it finds nothing.
-select plan(38);
+select plan(40);
 
 select fairq_test.given_jobs(t.tenant, 2) from (values ('a'), ('b')) as t(tenant);
 
@@ -26,6 +26,9 @@ from (values
     ('''default'', ''w'', 1, ''999 microseconds''', 'p_lease'),
     ('''default'', ''w'', 1, ''1 hour 1 microsecond''', 'p_lease'),
     ('''default'', ''w'', 1, ''178000000 years''', 'p_lease'),
+    -- the first that is wrong
+    ('''*'', null, 0, ''0''', 'p_queue'),
+    ('''default'', ''w'', 0, ''0''', 'p_limit'),
     ('''default'', ''w'', p_tenant => ''''', 'p_tenant'),
     ('''default'', ''w'', p_tenant => ''*''', 'p_tenant'),
     ('''default'', ''w'', p_tenant => ''@own''', 'p_tenant'),

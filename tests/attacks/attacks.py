@@ -1006,7 +1006,11 @@ def a_notification_says_nothing(db: Database) -> None:
     for channel in channels:
         listener.execute(f'listen "{channel}"')
     db.claim(1, queue="loud")
-    w.tenant("a").execute("select fairq.enqueue_job(p_task => 't')")
+    for call in (
+        "enqueue_job('a', 't')", "enqueue_job('a', 't', p_key => 'k')",
+        """enqueue_jobs('[{"tenant": "a", "task": "t"}]')""",
+    ):  # fmt: skip
+        w.producer().execute(f"select fairq.{call}")
     assert list(listener.conn.notifies(timeout=0.2)) == []
     db.set_queue("loud", notify=True)
     w.tenant("a").execute("select fairq.enqueue_job(p_task => 't', p_payload => '{\"s\": 1}', p_queue => 'loud')")

@@ -176,7 +176,7 @@ MUTANTS: dict[str, tuple[Callable[[Database], None], tuple[Callable[..., None], 
         (locks.check_an_open_claim_stops_nobody_else,),
     ),
     "an attempt that is completed alone is not settled": (
-        Edit("_complete_one", "fairq._settle(v_lease.queue, fairq._ending(v_lease, 'held', v_now))", "true"),
+        Edit("_complete_one", "values (v_lease.queue, array[", "values ('elsewhere', array["),
         (leases.check_what_runs_is_counted,),
     ),
     "a settlement is read twice": (
@@ -528,7 +528,7 @@ MUTANTS: dict[str, tuple[Callable[[Database], None], tuple[Callable[..., None], 
     ),
     # reading ahead
     "what is ready is taken in any order": (
-        Edit("_take", "order by rr.dispatch\n", "order by rr.dispatch desc\n"),
+        Edit("_take", "order by r.dispatch\n", "order by r.dispatch desc\n"),
         (read_ahead.check_what_is_ready_is_taken_in_order,),
     ),
     "what is being taken is picked again": (
@@ -552,19 +552,19 @@ MUTANTS: dict[str, tuple[Callable[[Database], None], tuple[Callable[..., None], 
         (read_ahead.check_what_has_gone_is_paid_back,),
     ),
     "what is ready of a paused tenant is taken": (
-        Edit("_take", "w.changed_xid >= pg_snapshot_xmin(t.seen)", "false"),
-        (read_ahead.check_a_pause_holds_what_is_ready,),
+        Edit("_take", "select t.paused from", "select false from"),
+        (read_ahead.check_a_pause_holds_what_is_ready, read_ahead.check_a_pause_holds_what_is_left_of_a_take),
     ),
-    "a wish that was seen is waited for as long as an older transaction goes on": (
-        Edit("_take", "and not pg_visible_in_snapshot(w.changed_xid, t.seen)"),
-        (read_ahead.check_a_wish_is_waited_for_once,),
+    "who takes what is ready may idle for ever": (
+        Edit("claim_jobs", "v_is_good := fairq._limit_idle_transaction();", ""),
+        (read_ahead.check_a_claim_of_what_is_ready_may_not_idle_for_ever,),
     ),
     "what is ready is for all, whoever claims": (
-        Edit("_take", "when h.is_for_all and h.is_ahead then", "when h.is_ahead then"),
+        Edit("_take", "h.is_for_all and h.is_ahead", "h.is_ahead"),
         (read_ahead.check_what_is_ready_is_for_who_may_claim_for_all,),
     ),
     "what is ready is for all, whoever is claimed for": (
-        Edit("_take", "and p_is_open\n", "\n"),
+        Edit("_take", "and p_is_open as is_ahead", "as is_ahead"),
         (read_ahead.check_what_is_ready_is_for_who_may_claim_for_all,),
     ),
     "what is ready of a paused queue is taken": (

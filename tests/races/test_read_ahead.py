@@ -170,22 +170,43 @@ def test_a_pause_holds_what_is_ready(db: Database) -> None:
 
 
 @check
-def check_a_wish_is_waited_for_once(db: Database) -> None:
-    """The claim after it looks; those that follow take what is ready again, though somebody is older than the wish."""
+def check_a_pause_holds_what_is_left_of_a_take(db: Database) -> None:
+    """Paused, and seen so by a look, while a claim is taking some of what is ready: what it leaves does not start."""
     db.set_queue(read_ahead=20, charge="jobs")
-    jobs = db.given_jobs("a", 30)
-    with db.connect(autocommit=False) as producer:
-        producer.enqueue("b")
-        db.set_tenant("b", weight=2)
-        assert ids(db.claim(1)) == jobs[:1]
-        tick = db.value("select tick_id from fairq.ticks")
-        assert ids(db.claim(1)) == jobs[1:2]
-        assert db.value("select tick_id from fairq.ticks") == tick
+    paused = db.given_jobs("a", 6)
+    worker = paused_session(db)
+    assert ids(worker.claim(2)) == paused[:2]
+    slow = db.session(autocommit=False)
+    assert ids(slow.claim(1)) == paused[2:3]
+    db.set_tenant("a", paused=True)
+    assert worker.claim(1) == []
+    slow.conn.commit()
+    assert ready(db)
+    assert worker.claim(10) == []
+    db.set_tenant("a")
+    assert ids(worker.claim(10)) == paused[3:]
+    assert_agrees(db)
 
 
-def test_a_wish_is_waited_for_once(db: Database) -> None:
-    """An operator who tunes is no reason to go without it."""
-    check_a_wish_is_waited_for_once(db)
+def test_a_pause_holds_what_is_left_of_a_take(db: Database) -> None:
+    """A look of another claim does not make it forgotten."""
+    check_a_pause_holds_what_is_left_of_a_take(db)
+
+
+@check
+def check_a_claim_of_what_is_ready_may_not_idle_for_ever(db: Database) -> None:
+    """It may hold the queue's lock, as every claim may."""
+    db.set_queue(read_ahead=20, charge="jobs")
+    db.given_jobs("a", 6)
+    db.claim(1)
+    session = db.session(autocommit=False)
+    assert session.claim(1)
+    assert session.value("select current_setting('idle_in_transaction_session_timeout')") == "10s"
+
+
+def test_a_claim_of_what_is_ready_may_not_idle_for_ever(db: Database) -> None:
+    """Ten seconds, unless it says less."""
+    check_a_claim_of_what_is_ready_may_not_idle_for_ever(db)
 
 
 @check

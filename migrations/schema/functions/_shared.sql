@@ -22,7 +22,8 @@ create or replace function fairq._check_name(p_name text, p_value text, p_longes
     language plpgsql
     set search_path = pg_catalog, pg_temp
 as $fn$
--- Names are kept as they are, never cut.
+-- Names are kept as they are, never cut. enqueue_job, _enqueue_plain_jobs and claim_jobs ask the same by themselves
+-- first.
 --
 -- Raises: 22023 for a name that is null, nothing but white space, reserved or too long.
 begin

@@ -26,9 +26,13 @@ create or replace function fairq._check_claim(p_queue text, p_owner text, p_limi
     set search_path = pg_catalog, pg_temp
 as $fn$
 -- Raises: 22023 for the first argument that is out of its range; 0A000 above READ COMMITTED.
+declare
+    -- assigned, not performed: an expression costs less than a statement
+    v_is_good boolean := fairq._check_name('p_queue', p_queue, 200) and fairq._check_name('p_owner', p_owner, 200)
+        and fairq._check_limit(p_limit, 1000);
 begin
     if p_lease is not null then
-        perform fairq._check_span(
+        v_is_good := fairq._check_span(
             'p_lease', p_lease, interval '1 millisecond', (fairq._queue_settings(p_queue)).longest_lease
         );
     end if;
@@ -38,8 +42,7 @@ begin
                 errcode = '0A000',
                 hint = 'Claim in a READ COMMITTED transaction: caps and order are judged on what is committed.';
     end if;
-    return fairq._check_name('p_queue', p_queue, 200) and fairq._check_name('p_owner', p_owner, 200)
-        and fairq._check_limit(p_limit, 1000);
+    return v_is_good;
 end
 $fn$;
 comment on function fairq._check_claim(text, text, integer, interval) is 'Raises for an argument of a claim. Internal.';
@@ -71,7 +74,8 @@ as $fn$
 -- queued -> running
 --
 -- Fair:   between tenants by weight, within a tenant by priority, run_at, job_id; see functions/scheduler.sql.
--- Locks:  the queue's lock, to the end of the transaction: claim in a transaction of its own.
+-- Locks:  the queue's lock, to the end of the transaction: claim in a transaction of its own. Jobs that are ready are
+--         had without it.
 -- Raises: 22023 for a bad argument; 42501 for who may claim for its own tenant alone, and has none; 0A000 above READ
 --         COMMITTED; 55P03 when the queue's lock was not free in time.
 declare
@@ -93,11 +97,12 @@ begin
     if p_async_commit then
         v_is_good := set_config('synchronous_commit', 'off', true) is not null;
     end if;
+    v_is_good := fairq._limit_idle_transaction();
 
     v_taken := fairq._take(p_queue, p_owner, v_caller, p_limit, p_lease, p_tenant is null);
     v_claimed := v_taken.jobs;
     p_limit := p_limit - cardinality(v_claimed);
-    if not v_taken.is_for_all then
+    if v_taken.is_for_all is not true then
         v_tenants := fairq._granted_tenants('claim', p_queue, v_caller);
     end if;
     if p_tenant is not null then
@@ -106,7 +111,6 @@ begin
     end if;
     -- nothing that is granted here looks like a queue with no work
     if p_limit > 0 and v_tenants <> '{}' then
-        v_is_good := fairq._limit_idle_transaction();
         -- a statement of its own: the snapshot of one that calls it is older than the lock
         v_claimed := v_claimed || fairq._dispatch(p_queue, p_owner, v_caller, p_limit, p_lease, v_tenants);
     end if;

@@ -194,7 +194,8 @@ create or replace function fairq._enqueue_checked(p_job fairq.new_job)
     language plpgsql
     set search_path = pg_catalog, pg_temp
 as $fn$
--- A job that has a key or a date, or something wrong with it: rule by rule.
+-- A job that has a key or a date, whose tenant is not named or not granted by its name, or with something wrong: rule
+-- by rule.
 --
 -- Locks:  the key.
 -- Raises: as enqueue_job().
@@ -418,74 +419,73 @@ create or replace function fairq._enqueue_plain_jobs(p_jobs jsonb)
     language plpgsql
     set search_path = pg_catalog, pg_temp
 as $fn$
--- enqueue_jobs(), when all of them are plain and granted and no queue wants to be woken; else it does nothing, and
--- returns no row.
+-- enqueue_jobs(), when each of them is plain and granted; else nothing, and no row.
+--
+-- Long:   one statement, from the elements to the rows: what is handed from function to function costs as much again.
 begin
     return query
     with job as materialized (
         select
-            r.ordinal, nextval('fairq.jobs_job_id_seq') as job_id, coalesce((r.job).queue, 'default') as queue,
-            (r.job).tenant, (r.job).task, coalesce((r.job).payload, '{}') as payload,
-            coalesce((r.job).priority, 2) as priority, (r.job).max_attempts, coalesce((r.job).cost, 1) as cost,
-            (r.job).traceparent,
-            (r.job).run_at is null and (r.job).delay is null and (r.job).key is null and (r.job).key_ttl is null
-            and r.is_known as is_plain
-        from (
-            select
-                e.ordinality::integer as ordinal, jsonb_populate_record(null::fairq.new_job, e.job) as job,
-                e.job - '{tenant,task,payload,queue,priority,max_attempts,cost,traceparent}'::text[] = '{}' as is_known
-            from jsonb_array_elements(p_jobs) with ordinality as e(job)
-            offset 0
-        ) as r
+            e.ordinality::integer as ordinal, coalesce(e.job ->> 'queue', 'default') as queue,
+            e.job ->> 'tenant' as tenant, e.job ->> 'task' as task, coalesce(e.job -> 'payload', '{}') as payload,
+            e.job ->> 'priority' as priority, e.job ->> 'max_attempts' as max_attempts, e.job ->> 'cost' as cost,
+            e.job ->> 'traceparent' as traceparent,
+            -- a date or a key, or what is no field
+            case when jsonb_typeof(e.job) = 'object'
+                then e.job - '{tenant,task,payload,queue,priority,max_attempts,cost,traceparent}'::text[] = '{}'
+            end as is_all
+        from jsonb_array_elements(
+            case when jsonb_typeof(p_jobs) = 'array' and jsonb_array_length(p_jobs) <= 10000 then p_jobs else '[]' end
+        ) with ordinality as e(job)
     ), here as materialized (
         select d.queue, q.*, clock_timestamp() as now
         from (select distinct j.queue from job as j) as d
         cross join lateral (
-            select qq.payload_limit, qq.max_attempts, qq.notify from fairq.queues as qq
+            select qq.payload_limit, qq.max_attempts from fairq.queues as qq
             where qq.queue in (d.queue, '*') order by qq.queue = '*' limit 1
         ) as q
+    ), drawn as materialized (
+        select j.*, nextval('fairq.jobs_job_id_seq') as job_id
+        from (
+            select jj.*, h.now, h.max_attempts as attempts
+            from job as jj
+            join here as h on h.queue = jj.queue
+            order by jj.ordinal
+        ) as j
+        where not exists (
+            select from job as jj left join here as hh on hh.queue = jj.queue
+            -- as in _check_name and _check_job; numbers as most people write them
+            where (
+                jj.is_all
+                and octet_length(jj.queue) <= 200 and jj.queue not in ('*', '@own') and jj.queue ~ '[^[:space:]]'
+                and octet_length(jj.tenant) <= 200 and jj.tenant not in ('*', '@own') and jj.tenant ~ '[^[:space:]]'
+                and octet_length(jj.task) <= 200 and jj.task not in ('*', '@own') and jj.task ~ '[^[:space:]]'
+                and jsonb_typeof(jj.payload) = 'object' and octet_length(jj.payload::text) <= hh.payload_limit
+                and (jj.priority is null or jj.priority ~ '^[0-3]$')
+                and (jj.max_attempts is null or jj.max_attempts ~ '^[1-9][0-9]{0,2}$')
+                and (jj.cost is null or jj.cost ~ '^[1-9][0-9]{0,5}([.][0-9]{1,9})?$')
+                and (jj.traceparent is null or fairq._is_traceparent(jj.traceparent))
+            ) is not true
+        ) and not exists (
+            select from (select distinct jj.queue, jj.tenant from job as jj) as d
+            -- as in _granted_tenants
+            where not exists (
+                select from fairq.access_grants as a
+                where a.verb = 'enqueue' and a.tenant in (d.tenant, '*') and a.queue in (d.queue, '*')
+                  and pg_has_role(fairq._caller()::name, to_regrole(quote_ident(a.role_name))::oid, 'usage')
+            )
+        )
     ), new as (
         insert into fairq.jobs (
             job_id, queue, tenant, task, payload, priority, max_attempts, run_at, cost, traceparent, created_at
         )
         select
-            j.job_id, j.queue, j.tenant, j.task, j.payload, j.priority, coalesce(j.max_attempts, h.max_attempts),
-            h.now, j.cost, j.traceparent, h.now
-        from job as j
-        join here as h on h.queue = j.queue
-        where jsonb_array_length(p_jobs) <= 10000
-          and not exists (
-            select from job as jj join here as hh on hh.queue = jj.queue
-            -- as in _check_name and _check_job
-            where hh.notify or (
-                jj.is_plain
-                and octet_length(jj.queue) <= 200 and jj.queue not in ('*', '@own') and jj.queue ~ '[^[:space:]]'
-                and octet_length(jj.tenant) <= 200 and jj.tenant not in ('*', '@own') and jj.tenant ~ '[^[:space:]]'
-                and octet_length(jj.task) <= 200 and jj.task not in ('*', '@own') and jj.task ~ '[^[:space:]]'
-                and jsonb_typeof(jj.payload) = 'object' and octet_length(jj.payload::text) <= hh.payload_limit
-                and jj.priority between 0 and 3
-                and coalesce(jj.max_attempts, 1) between 1 and 1000
-                and jj.cost > 0 and jj.cost <= 1000000
-                and (jj.traceparent is null or fairq._is_traceparent(jj.traceparent))
-            ) is not true
-          )
-          and not exists (
-              select from (select distinct jj.queue, jj.tenant from job as jj) as d
-              -- as in _granted_tenants
-              where not exists (
-                  select from fairq.access_grants as a
-                  where a.verb = 'enqueue' and a.tenant in (d.tenant, '*') and a.queue in (d.queue, '*')
-                    and pg_has_role(fairq._caller()::name, to_regrole(quote_ident(a.role_name))::oid, 'usage')
-              )
-          )
-        returning 1
+            d.job_id, d.queue, d.tenant, d.task, d.payload, coalesce(d.priority::smallint, 2),
+            coalesce(d.max_attempts::integer, d.attempts), d.now, coalesce(d.cost::double precision, 1), d.traceparent,
+            d.now
+        from drawn as d
     )
-    select j.ordinal, j.job_id, 'created'::text from job as j
-    where (select count(*) from new) > 0
-    order by j.ordinal;
-exception when data_exception then
-    -- _read_jobs() says what is wrong
-    return;
+    select d.ordinal, d.job_id, 'created'::text from drawn as d order by d.ordinal;
 end
 $fn$;
 comment on function fairq._enqueue_plain_jobs(jsonb) is 'Enqueues a batch that needs no closer look. Internal.';
@@ -513,6 +513,13 @@ declare
 begin
     return query select e.* from fairq._enqueue_plain_jobs(p_jobs) as e;
     if found then
+        for v_queue in
+            select distinct coalesce(e.job ->> 'queue', 'default') from jsonb_array_elements(p_jobs) as e(job)
+        loop
+            if (fairq._queue_settings(v_queue)).notify then
+                perform fairq._wake(v_queue);
+            end if;
+        end loop;
         return;
     end if;
 

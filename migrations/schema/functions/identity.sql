@@ -45,7 +45,8 @@ create or replace function fairq._granted_tenants(p_verb text, p_queue text, p_c
     stable
     set search_path = pg_catalog, pg_temp
 as $fn$
--- One read of access_grants or two, never one check per job.
+-- One read of access_grants or two, never one check per job. enqueue_job, _enqueue_plain_jobs and _take ask the short
+-- question by themselves.
 --
 -- Raises: 42501 for who may act for its own tenant alone, and has none: an empty answer would look like no work.
 declare

@@ -91,18 +91,19 @@ create or replace function fairq._take(
     set search_path = pg_catalog, pg_temp
 as $fn$
 -- queued -> running: up to p_limit of the jobs that are ready, in the order in which they were picked, as far as nobody
--- else is taking them; and, in the same statement, what every claim must know of its queue and of its caller.
+-- else is taking them; and, in the same statement, whether this caller may claim for all. None that was picked more
+-- than a second ago: then it is time to look again, for who has arrived, for jobs that are due and for leases that are
+-- over.
 --
--- None that was picked more than a second ago: then it is time to look again, for who has arrived, for jobs that are
--- due and for leases that are over. None either once an operator has wished for something that no look has seen; nor
--- for a claim that is not open to the jobs of all.
+-- p_is_open: whether the claim is for jobs of all tenants.
 -- p_now:  the clock; null for the real one, read once the picks are had: no lease ends before they were picked, which
 --         is where the expire floor waits. By a clock that was set back it would: then nothing is taken, but picked
 --         anew.
--- Fair:   they are charged and counted already. Of a queue that is paused none is taken.
+-- Fair:   they are charged and counted already. Of a queue that is paused none is taken, nor any beside those of a
+--         tenant that is.
 -- Long:   what may be taken is asked in one statement: between two, it could change.
 -- Locks:  rows of ready_picks, skipping those held by others; then as _lease.
--- Index:  ready_picks_pkey, from the ready floor; ticks_pkey, tenants_look_idx.
+-- Index:  ready_picks_pkey, from the ready floor; ticks_pkey, tenants_pkey.
 declare
     v_claimed fairq.claimed_job[] := '{}';
     v_here    record;
@@ -114,52 +115,52 @@ begin
         v_now := coalesce(p_now, clock_timestamp());
         with here as materialized (
             select
-                q as settings,
                 -- as in _granted_tenants
                 exists (
                     select from fairq.access_grants as a
                     where a.verb = 'claim' and a.tenant = '*' and a.queue in (p_queue, '*')
                       and pg_has_role(p_caller::name, to_regrole(quote_ident(a.role_name))::oid, 'usage')
                 ) as is_for_all,
-                q.read_ahead > 0 and not q.paused and (p_lease <= q.longest_lease) is not false as is_ahead
+                q.read_ahead > 0 and not q.paused and p_is_open as is_ahead, q.default_lease
             from fairq.queues as q
             where q.queue in (p_queue, '*') order by q.queue = '*' limit 1
-        ), taken as (
-            delete from fairq.ready_picks as r
-            where r.ctid = (
-                select rr.ctid from fairq.ready_picks as rr
-                where rr.queue = p_queue
-                  and rr.dispatch >= (
+        ), first as (
+            select r.ctid as row_id from fairq.ready_picks as r
+            where r.queue = p_queue
+              and r.dispatch >= (
+                  select case when h.is_for_all and h.is_ahead then (
                       select case
-                          when h.is_for_all and h.is_ahead then (
-                              select case
-                                  when t.expire_floor <= v_now
-                                    and t.ticked_at between v_now - interval '1 second' and v_now + interval '1 second'
-                                    and not exists (
-                                        select from fairq.tenants as w
-                                        where w.queue = p_queue and w.changed_xid >= pg_snapshot_xmin(t.seen)
-                                          and not pg_visible_in_snapshot(w.changed_xid, t.seen)
-                                        offset 0
-                                    ) then nullif(t.ready_floor, 0)
-                              end
-                              from fairq.ticks as t
-                              where t.queue = p_queue order by t.tick_id desc limit 1
-                          )
+                          when t.expire_floor <= v_now
+                            and t.ticked_at between v_now - interval '1 second' and v_now + interval '1 second'
+                              then nullif(t.ready_floor, 0)
                       end
-                      from here as h
+                      from fairq.ticks as t
+                      where t.queue = p_queue order by t.tick_id desc limit 1
+                  ) end
+                  from here as h
+              )
+              and not exists (
+                  select from unnest(r.jobs) as p
+                  where (
+                      select t.paused from fairq.tenants as t
+                      where t.tenant in (p.tenant, '*') and t.queue = p_queue
+                      order by t.tenant = '*'
+                      limit 1
                   )
-                  and p_is_open
-                order by rr.dispatch
-                limit 1
-                for update skip locked
-            )
+              )
+            order by r.dispatch
+            limit 1
+            for update skip locked
+        ), taken as (
+            delete from fairq.ready_picks as r using first as f where r.ctid = f.row_id
             returning r.dispatch, r.jobs
         )
-        select h.settings, h.is_for_all, t.dispatch, t.jobs into v_here from here as h left join taken as t on true;
+        select h.is_for_all, h.default_lease, t.dispatch, t.jobs into v_here
+        from here as h left join taken as t on true;
         exit when v_here.jobs is null;
 
         v_now := coalesce(p_now, clock_timestamp());
-        p_lease := coalesce(p_lease, (v_here.settings).default_lease);
+        p_lease := coalesce(p_lease, v_here.default_lease);
         v_base := v_here.dispatch - v_here.jobs[1].turn;
         if cardinality(v_here.jobs) > p_limit then
             insert into fairq.ready_picks (queue, dispatch, jobs)
@@ -176,10 +177,10 @@ begin
         p_limit := p_limit - cardinality(v_got);
         exit when p_limit <= 0;
     end loop;
-    return row(v_here.settings, v_here.is_for_all, v_claimed)::fairq.taken;
+    return row(v_here.is_for_all, v_claimed)::fairq.taken;
 end
 $fn$;
-comment on function fairq._take(text, text, text, integer, interval, boolean, timestamptz) is 'Leases what is ready to a worker, and says what a claim must know. Internal.';
+comment on function fairq._take(text, text, text, integer, interval, boolean, timestamptz) is 'Leases what is ready to a worker, and says whether it may claim for all. Internal.';
 revoke all on function fairq._take(text, text, text, integer, interval, boolean, timestamptz) from public;
 
 create or replace function fairq._put_ready_back(p_tick fairq.ticks)

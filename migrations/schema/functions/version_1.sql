@@ -1,7 +1,8 @@
 --
 -- version 1: what calls that began under it may still call
 --
--- Nothing of this version does. The next one drops it.
+-- _is_plain: enqueue_job and enqueue_jobs by _check_job. _take_ready: claim_jobs and _dispatch. Nothing of this version
+-- calls them; the next one drops them.
 
 create or replace function fairq._is_plain(p_job fairq.new_job, p_settings fairq.queues)
     returns boolean
