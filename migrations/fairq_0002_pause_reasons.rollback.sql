@@ -240,7 +240,6 @@ alter table fairq.ready_picks
 set local role fairq_api;
 drop function fairq.pauses(text, integer);
 drop function fairq._enqueue_plain_jobs(jsonb);
-drop function fairq._enqueue_checked(fairq.new_job);
 drop function fairq._check_claim(text, text, integer, interval);
 drop function fairq._take(text, text, text, integer, interval, boolean, timestamptz);
 drop function fairq.pause_tenant_because(text, text, text);
@@ -257,7 +256,6 @@ drop function fairq._note_pause();
 drop index fairq.tenants_pause_idx;
 drop table fairq.pause_notes;
 drop type fairq.pause_stat;
-drop type fairq.taken;
 
 --
 -- schema/install.sql

@@ -248,14 +248,6 @@ alter table fairq.settlements
 alter table fairq.ready_picks
     drop constraint ready_picks_not_empty;
 
-create type fairq.taken as (
-    is_for_all boolean,
-    jobs       fairq.claimed_job[]
-);
-comment on type fairq.taken is 'What a claim finds first: whether its caller may claim for all, and the jobs that were ready. Internal.';
-revoke all on type fairq.taken from public;
-grant usage on type fairq.taken to fairq_api;
-
 create type fairq.pause_stat as (
     queue     text,
     tenant    text,
@@ -2288,40 +2280,6 @@ $fn$;
 comment on function fairq._wake(text) is 'Wakes the listeners of a queue that was found empty. Internal.';
 revoke all on function fairq._wake(text) from public;
 
-create or replace function fairq._enqueue_checked(p_job fairq.new_job)
-    returns fairq.enqueued_job
-    language plpgsql
-    set search_path = pg_catalog, pg_temp
-as $fn$
--- A job that has a key or a date, whose tenant is not named or not granted by its name, or with something wrong: rule
--- by rule.
---
--- Locks:  the key.
--- Raises: as enqueue_job().
-declare
-    -- assigned, not performed: an expression costs less than a statement
-    v_is_done  boolean := fairq._check_name('p_queue', p_job.queue, 200);
-    v_settings fairq.queues := fairq._queue_settings(p_job.queue);
-    v_outcome  fairq.enqueue_outcome;
-begin
-    p_job.tenant := fairq._acting_tenant('enqueue', p_job.queue, p_job.tenant);
-    p_job := fairq._check_job(p_job, v_settings);
-    v_outcome := fairq._draw_id(p_job, nextval('fairq.jobs_job_id_seq'));
-    if v_outcome.outcome = 'conflict' then
-        raise exception 'key % stands for another task or payload, that of job %',
-            left(p_job.key, 100), v_outcome.job_id
-            using errcode = 'QF002', hint = 'One key stands for one operation: choose another key.';
-    end if;
-    v_is_done := fairq._insert_jobs(array[p_job], array[v_outcome]);
-    if v_settings.notify and v_outcome.outcome = 'created' and fairq._is_due(p_job.run_at, p_job.delay) then
-        perform fairq._wake(p_job.queue);
-    end if;
-    return row(v_outcome.job_id, v_outcome.outcome = 'created')::fairq.enqueued_job;
-end
-$fn$;
-comment on function fairq._enqueue_checked(fairq.new_job) is 'Enqueues a job that needs a closer look. Internal.';
-revoke all on function fairq._enqueue_checked(fairq.new_job) from public;
-
 create or replace function fairq.enqueue_job(
     p_tenant       text default null,
     p_task         text default null,
@@ -2351,9 +2309,14 @@ as $fn$
 -- Raises: 22023 for a bad argument; 54000 for a payload over the queue's limit; 42501 for a tenant or queue not
 --         granted; QF002 for a key in use for another payload.
 declare
-    v_found record;
+    v_found    record;
+    v_is_done  boolean;
+    v_settings fairq.queues;
+    v_job      fairq.new_job;
+    v_outcome  fairq.enqueue_outcome;
 begin
-    -- one statement for most jobs: it does nothing where there is more to look at
+    -- most jobs are plain, and whoever may enqueue them is granted that by the name of the tenant: one statement, which
+    -- does nothing where there is more to look at
     with here as materialized (
         select q.payload_limit, q.max_attempts, q.notify, clock_timestamp() as now from fairq.queues as q
         where q.queue in (p_queue, '*') order by q.queue = '*' limit 1
@@ -2384,16 +2347,33 @@ begin
         returning job_id
     )
     select n.job_id, h.notify into v_found from new as n cross join here as h;
-    if not found then
-        return fairq._enqueue_checked(row(
-            p_tenant, p_task, p_payload, p_queue, p_run_at, p_delay, p_priority, p_max_attempts, p_key, p_key_ttl,
-            p_cost, p_traceparent
-        )::fairq.new_job);
+    if found then
+        if v_found.notify then
+            perform fairq._wake(p_queue);
+        end if;
+        return row(v_found.job_id, true)::fairq.enqueued_job;
     end if;
-    if v_found.notify then
+
+    -- assigned, not performed: an expression costs less than a statement
+    v_is_done := fairq._check_name('p_queue', p_queue, 200);
+    v_settings := fairq._queue_settings(p_queue);
+    v_job := fairq._check_job(
+        row(
+            fairq._acting_tenant('enqueue', p_queue, p_tenant), p_task, p_payload, p_queue, p_run_at, p_delay,
+            p_priority, p_max_attempts, p_key, p_key_ttl, p_cost, p_traceparent
+        )::fairq.new_job,
+        v_settings
+    );
+    v_outcome := fairq._draw_id(v_job, nextval('fairq.jobs_job_id_seq'));
+    if v_outcome.outcome = 'conflict' then
+        raise exception 'key % stands for another task or payload, that of job %', left(p_key, 100), v_outcome.job_id
+            using errcode = 'QF002', hint = 'One key stands for one operation: choose another key.';
+    end if;
+    v_is_done := fairq._insert_jobs(array[v_job], array[v_outcome]);
+    if v_settings.notify and v_outcome.outcome = 'created' and fairq._is_due(p_run_at, p_delay) then
         perform fairq._wake(p_queue);
     end if;
-    return row(v_found.job_id, true)::fairq.enqueued_job;
+    return row(v_outcome.job_id, v_outcome.outcome = 'created')::fairq.enqueued_job;
 end
 $fn$;
 comment on function fairq.enqueue_job(text, text, jsonb, text, timestamptz, interval, integer, integer, text, interval, double precision, text) is 'Enqueues a job for a tenant (without p_tenant: the session''s own), to run at once, at p_run_at or after p_delay. p_priority 0 goes first within the tenant. p_key makes it idempotent for p_key_ttl: used again, it returns the first job. p_traceparent (W3C Trace Context) goes to the workers as it is.';
@@ -4252,7 +4232,7 @@ begin
     v_now := coalesce(p_now, clock_timestamp());
     v_settings := fairq._queue_settings(p_queue);
     if v_settings.read_ahead > 0 and p_tenants = '{*}' then
-        v_claimed := (fairq._take(p_queue, p_owner, p_caller, p_limit, p_lease, true, p_now)).jobs;
+        v_claimed := coalesce(fairq._take(p_queue, p_owner, p_caller, p_limit, p_lease, true, p_now), '{}');
         p_limit := p_limit - cardinality(v_claimed);
         if p_limit = 0 then
             return v_claimed;
@@ -4450,14 +4430,14 @@ create or replace function fairq._take(
     p_queue text, p_owner text, p_caller text, p_limit integer, p_lease interval, p_is_open boolean,
     p_now timestamptz default null
 )
-    returns fairq.taken
+    returns fairq.claimed_job[]
     language plpgsql
     set search_path = pg_catalog, pg_temp
 as $fn$
 -- queued -> running: up to p_limit of the jobs that are ready, in the order in which they were picked, as far as nobody
--- else is taking them; and, in the same statement, whether this caller may claim for all. None that was picked more
--- than a second ago: then it is time to look again, for who has arrived, for jobs that are due and for leases that are
--- over.
+-- else is taking them. None that was picked more than a second ago: then it is time to look again, for who has arrived,
+-- for jobs that are due and for leases that are over. Null, asked in the same statement, when this caller may not claim
+-- for all.
 --
 -- p_is_open: whether the claim is for jobs of all tenants.
 -- p_now:  the clock; null for the real one, read once the picks are had: no lease ends before they were picked, which
@@ -4468,6 +4448,7 @@ as $fn$
 -- Long:   what may be taken is asked in one statement: between two, it could change.
 -- Locks:  rows of ready_picks, skipping those held by others; then as _lease.
 -- Index:  ready_picks_pkey, from the ready floor; ticks_pkey, tenants_pkey.
+-- Raises: 22023 for a lease that is longer than the queue allows, before it takes anything.
 declare
     v_claimed fairq.claimed_job[] := '{}';
     v_here    record;
@@ -4485,7 +4466,9 @@ begin
                     where a.verb = 'claim' and a.tenant = '*' and a.queue in (p_queue, '*')
                       and pg_has_role(p_caller::name, to_regrole(quote_ident(a.role_name))::oid, 'usage')
                 ) as is_for_all,
-                q.read_ahead > 0 and not q.paused and p_is_open as is_ahead, q.default_lease
+                q.read_ahead > 0 and not q.paused and p_is_open
+                and (p_lease <= q.longest_lease) is not false as is_ahead,
+                q.default_lease, q.longest_lease
             from fairq.queues as q
             where q.queue in (p_queue, '*') order by q.queue = '*' limit 1
         ), first as (
@@ -4519,8 +4502,11 @@ begin
             delete from fairq.ready_picks as r using first as f where r.ctid = f.row_id
             returning r.dispatch, r.jobs
         )
-        select h.is_for_all, h.default_lease, t.dispatch, t.jobs into v_here
+        select h.is_for_all, h.default_lease, h.longest_lease, t.dispatch, t.jobs into v_here
         from here as h left join taken as t on true;
+        if p_lease > v_here.longest_lease then
+            perform fairq._check_span('p_lease', p_lease, interval '1 millisecond', v_here.longest_lease);
+        end if;
         exit when v_here.jobs is null;
 
         v_now := coalesce(p_now, clock_timestamp());
@@ -4541,10 +4527,10 @@ begin
         p_limit := p_limit - cardinality(v_got);
         exit when p_limit <= 0;
     end loop;
-    return row(v_here.is_for_all, v_claimed)::fairq.taken;
+    return case when v_here.is_for_all then v_claimed end;
 end
 $fn$;
-comment on function fairq._take(text, text, text, integer, interval, boolean, timestamptz) is 'Leases what is ready to a worker, and says whether it may claim for all. Internal.';
+comment on function fairq._take(text, text, text, integer, interval, boolean, timestamptz) is 'Leases what is ready to a worker that may claim for all. Internal.';
 revoke all on function fairq._take(text, text, text, integer, interval, boolean, timestamptz) from public;
 
 create or replace function fairq._put_ready_back(p_tick fairq.ticks)
@@ -4659,9 +4645,8 @@ declare
         and fairq._check_limit(p_limit, 1000);
 begin
     if p_lease is not null then
-        v_is_good := fairq._check_span(
-            'p_lease', p_lease, interval '1 millisecond', (fairq._queue_settings(p_queue)).longest_lease
-        );
+        -- the longest that a queue may allow: what this one does, _take asks
+        v_is_good := fairq._check_span('p_lease', p_lease, interval '1 millisecond', interval '7 days');
     end if;
     if current_setting('transaction_isolation') not in ('read committed', 'read uncommitted') then
         raise exception 'claim_jobs() cannot run at isolation level %', current_setting('transaction_isolation')
@@ -4702,14 +4687,13 @@ as $fn$
 --
 -- Fair:   between tenants by weight, within a tenant by priority, run_at, job_id; see functions/scheduler.sql.
 -- Locks:  the queue's lock, to the end of the transaction: claim in a transaction of its own. Jobs that are ready are
---         had without it.
+--         had without it, and whoever has some does not wait for it.
 -- Raises: 22023 for a bad argument; 42501 for who may claim for its own tenant alone, and has none; 0A000 above READ
 --         COMMITTED; 55P03 when the queue's lock was not free in time.
 declare
     v_is_good boolean;
     v_caller  text := fairq._caller();
     v_tenants text[] := '{*}';
-    v_taken   fairq.taken;
     v_claimed fairq.claimed_job[];
 begin
     if p_lease is not null or (
@@ -4726,11 +4710,18 @@ begin
     end if;
     v_is_good := fairq._limit_idle_transaction();
 
-    v_taken := fairq._take(p_queue, p_owner, v_caller, p_limit, p_lease, p_tenant is null);
-    v_claimed := v_taken.jobs;
-    p_limit := p_limit - cardinality(v_claimed);
-    if v_taken.is_for_all is not true then
+    v_claimed := fairq._take(p_queue, p_owner, v_caller, p_limit, p_lease, p_tenant is null);
+    if v_claimed is null then
         v_tenants := fairq._granted_tenants('claim', p_queue, v_caller);
+        v_claimed := '{}';
+    end if;
+    p_limit := p_limit - cardinality(v_claimed);
+    if p_limit > 0 and v_claimed <> '{}' then
+        -- who waited now might hand out what is over by then
+        perform from fairq.schedulers as s where s.queue = p_queue for update skip locked;
+        if not found then
+            p_limit := 0;
+        end if;
     end if;
     if p_tenant is not null then
         v_is_good := fairq._check_name('p_tenant', p_tenant, 200);

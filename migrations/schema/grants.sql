@@ -24,7 +24,6 @@ $fn$;
 grant usage on type
     fairq.jobs, fairq.leases, fairq.job_keys, fairq.queues, fairq.tenants, fairq.flows, fairq.ticks, fairq.all_jobs,
     fairq.enqueued_job, fairq.enqueue_outcome, fairq.claimed_job, fairq.job_outcome, fairq.pause_stat,
-    fairq.taken,
     fairq.upkeep, fairq.right_count, fairq.queue_stat, fairq.tenant_stat,
     fairq.wait_reason, fairq.new_job, fairq.news, fairq.amount, fairq.ending,
     fairq.tenant_news, fairq.moved, fairq.place, fairq.pick, fairq.touched, fairq.caught_up, fairq.spent, fairq.picked

@@ -147,12 +147,6 @@ create type fairq.tenant_stat as (
 );
 comment on type fairq.tenant_stat is 'A row of tenant_stats(). started, share and entitled are of the last minute; the lag is positive for a tenant that is owed something, negative for one that is ahead. backlog_share: about which part of the queue''s queued jobs is its own, from a sample; null when it is not in the sample, or was asked for by its name.';
 
-create type fairq.taken as (
-    is_for_all boolean,
-    jobs       fairq.claimed_job[]
-);
-comment on type fairq.taken is 'What a claim finds first: whether its caller may claim for all, and the jobs that were ready. Internal.';
-
 create type fairq.pause_stat as (
     queue     text,
     tenant    text,

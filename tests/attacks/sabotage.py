@@ -403,7 +403,7 @@ SABOTAGES: dict[str, tuple[Mutation, str]] = {
         "S01",
     ),
     "a notification that nobody asked for": (Edit("enqueue_job", "if v_found.notify then", "if true then"), "S01"),
-    "nor of a job with a key": (Edit("_enqueue_checked", "if v_settings.notify and", "if"), "S01"),
+    "nor of a job with a key": (Edit("enqueue_job", "if v_settings.notify and", "if"), "S01"),
     "nor of many": (Edit("enqueue_jobs", "if (fairq._queue_settings(v_queue)).notify then", "if true then"), "S01"),
     "an advisory lock": (before_check_id("perform pg_advisory_xact_lock_shared(1);"), "S02"),
 }

@@ -26,7 +26,7 @@ def test_a_trace_is_kept_wherever_its_job_goes(db: Database) -> None:
     "mutation",
     [
         Edit("enqueue_job", "p_traceparent, h.now", "null, h.now"),
-        Edit("_enqueue_plain_jobs", "j.traceparent, h.now", "null, h.now"),
+        Edit("_enqueue_plain_jobs", "d.traceparent,", "null,"),
         Edit("_insert_jobs", "u.traceparent", "null"),
         Edit("_lease", "j.created_at, j.traceparent", "j.created_at, null"),
         Edit("claim_jobs", "c.traceparent", "null::text"),

@@ -555,6 +555,10 @@ MUTANTS: dict[str, tuple[Callable[[Database], None], tuple[Callable[..., None], 
         Edit("_take", "select t.paused from", "select false from"),
         (read_ahead.check_a_pause_holds_what_is_ready, read_ahead.check_a_pause_holds_what_is_left_of_a_take),
     ),
+    "who has some of what is ready waits for the rest": (
+        Edit("claim_jobs", "if p_limit > 0 and v_claimed <> '{}' then", "if false then"),
+        (read_ahead.check_who_has_what_is_ready_does_not_wait,),
+    ),
     "who takes what is ready may idle for ever": (
         Edit("claim_jobs", "v_is_good := fairq._limit_idle_transaction();", ""),
         (read_ahead.check_a_claim_of_what_is_ready_may_not_idle_for_ever,),

@@ -194,6 +194,25 @@ def test_a_pause_holds_what_is_left_of_a_take(db: Database) -> None:
 
 
 @check
+def check_who_has_what_is_ready_does_not_wait(db: Database) -> None:
+    """Its leases would be over before it has them: fewer than it wanted, while somebody else picks."""
+    db.set_queue(read_ahead=3, charge="jobs")
+    jobs = db.given_jobs("a", 20)
+    assert ids(db.claim(1)) == jobs[:1]
+    picking = db.session(autocommit=False)
+    picking.execute("select from fairq.schedulers for update")
+    assert ids(db.session(lock_timeout="1s").claim(10)) == jobs[1:4]
+    picking.conn.rollback()
+    assert ids(db.claim(10)) == jobs[4:14]
+    assert_agrees(db)
+
+
+def test_who_has_what_is_ready_does_not_wait(db: Database) -> None:
+    """And hands out no job twice."""
+    check_who_has_what_is_ready_does_not_wait(db)
+
+
+@check
 def check_a_claim_of_what_is_ready_may_not_idle_for_ever(db: Database) -> None:
     """It may hold the queue's lock, as every claim may."""
     db.set_queue(read_ahead=20, charge="jobs")

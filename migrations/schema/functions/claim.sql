@@ -32,9 +32,8 @@ declare
         and fairq._check_limit(p_limit, 1000);
 begin
     if p_lease is not null then
-        v_is_good := fairq._check_span(
-            'p_lease', p_lease, interval '1 millisecond', (fairq._queue_settings(p_queue)).longest_lease
-        );
+        -- the longest that a queue may allow: what this one does, _take asks
+        v_is_good := fairq._check_span('p_lease', p_lease, interval '1 millisecond', interval '7 days');
     end if;
     if current_setting('transaction_isolation') not in ('read committed', 'read uncommitted') then
         raise exception 'claim_jobs() cannot run at isolation level %', current_setting('transaction_isolation')
@@ -75,14 +74,13 @@ as $fn$
 --
 -- Fair:   between tenants by weight, within a tenant by priority, run_at, job_id; see functions/scheduler.sql.
 -- Locks:  the queue's lock, to the end of the transaction: claim in a transaction of its own. Jobs that are ready are
---         had without it.
+--         had without it, and whoever has some does not wait for it.
 -- Raises: 22023 for a bad argument; 42501 for who may claim for its own tenant alone, and has none; 0A000 above READ
 --         COMMITTED; 55P03 when the queue's lock was not free in time.
 declare
     v_is_good boolean;
     v_caller  text := fairq._caller();
     v_tenants text[] := '{*}';
-    v_taken   fairq.taken;
     v_claimed fairq.claimed_job[];
 begin
     if p_lease is not null or (
@@ -99,11 +97,18 @@ begin
     end if;
     v_is_good := fairq._limit_idle_transaction();
 
-    v_taken := fairq._take(p_queue, p_owner, v_caller, p_limit, p_lease, p_tenant is null);
-    v_claimed := v_taken.jobs;
-    p_limit := p_limit - cardinality(v_claimed);
-    if v_taken.is_for_all is not true then
+    v_claimed := fairq._take(p_queue, p_owner, v_caller, p_limit, p_lease, p_tenant is null);
+    if v_claimed is null then
         v_tenants := fairq._granted_tenants('claim', p_queue, v_caller);
+        v_claimed := '{}';
+    end if;
+    p_limit := p_limit - cardinality(v_claimed);
+    if p_limit > 0 and v_claimed <> '{}' then
+        -- who waited now might hand out what is over by then
+        perform from fairq.schedulers as s where s.queue = p_queue for update skip locked;
+        if not found then
+            p_limit := 0;
+        end if;
     end if;
     if p_tenant is not null then
         v_is_good := fairq._check_name('p_tenant', p_tenant, 200);

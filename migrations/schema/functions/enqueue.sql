@@ -189,40 +189,6 @@ $fn$;
 comment on function fairq._wake(text) is 'Wakes the listeners of a queue that was found empty. Internal.';
 revoke all on function fairq._wake(text) from public;
 
-create or replace function fairq._enqueue_checked(p_job fairq.new_job)
-    returns fairq.enqueued_job
-    language plpgsql
-    set search_path = pg_catalog, pg_temp
-as $fn$
--- A job that has a key or a date, whose tenant is not named or not granted by its name, or with something wrong: rule
--- by rule.
---
--- Locks:  the key.
--- Raises: as enqueue_job().
-declare
-    -- assigned, not performed: an expression costs less than a statement
-    v_is_done  boolean := fairq._check_name('p_queue', p_job.queue, 200);
-    v_settings fairq.queues := fairq._queue_settings(p_job.queue);
-    v_outcome  fairq.enqueue_outcome;
-begin
-    p_job.tenant := fairq._acting_tenant('enqueue', p_job.queue, p_job.tenant);
-    p_job := fairq._check_job(p_job, v_settings);
-    v_outcome := fairq._draw_id(p_job, nextval('fairq.jobs_job_id_seq'));
-    if v_outcome.outcome = 'conflict' then
-        raise exception 'key % stands for another task or payload, that of job %',
-            left(p_job.key, 100), v_outcome.job_id
-            using errcode = 'QF002', hint = 'One key stands for one operation: choose another key.';
-    end if;
-    v_is_done := fairq._insert_jobs(array[p_job], array[v_outcome]);
-    if v_settings.notify and v_outcome.outcome = 'created' and fairq._is_due(p_job.run_at, p_job.delay) then
-        perform fairq._wake(p_job.queue);
-    end if;
-    return row(v_outcome.job_id, v_outcome.outcome = 'created')::fairq.enqueued_job;
-end
-$fn$;
-comment on function fairq._enqueue_checked(fairq.new_job) is 'Enqueues a job that needs a closer look. Internal.';
-revoke all on function fairq._enqueue_checked(fairq.new_job) from public;
-
 create or replace function fairq.enqueue_job(
     p_tenant       text default null,
     p_task         text default null,
@@ -252,9 +218,14 @@ as $fn$
 -- Raises: 22023 for a bad argument; 54000 for a payload over the queue's limit; 42501 for a tenant or queue not
 --         granted; QF002 for a key in use for another payload.
 declare
-    v_found record;
+    v_found    record;
+    v_is_done  boolean;
+    v_settings fairq.queues;
+    v_job      fairq.new_job;
+    v_outcome  fairq.enqueue_outcome;
 begin
-    -- one statement for most jobs: it does nothing where there is more to look at
+    -- most jobs are plain, and whoever may enqueue them is granted that by the name of the tenant: one statement, which
+    -- does nothing where there is more to look at
     with here as materialized (
         select q.payload_limit, q.max_attempts, q.notify, clock_timestamp() as now from fairq.queues as q
         where q.queue in (p_queue, '*') order by q.queue = '*' limit 1
@@ -285,16 +256,33 @@ begin
         returning job_id
     )
     select n.job_id, h.notify into v_found from new as n cross join here as h;
-    if not found then
-        return fairq._enqueue_checked(row(
-            p_tenant, p_task, p_payload, p_queue, p_run_at, p_delay, p_priority, p_max_attempts, p_key, p_key_ttl,
-            p_cost, p_traceparent
-        )::fairq.new_job);
+    if found then
+        if v_found.notify then
+            perform fairq._wake(p_queue);
+        end if;
+        return row(v_found.job_id, true)::fairq.enqueued_job;
     end if;
-    if v_found.notify then
+
+    -- assigned, not performed: an expression costs less than a statement
+    v_is_done := fairq._check_name('p_queue', p_queue, 200);
+    v_settings := fairq._queue_settings(p_queue);
+    v_job := fairq._check_job(
+        row(
+            fairq._acting_tenant('enqueue', p_queue, p_tenant), p_task, p_payload, p_queue, p_run_at, p_delay,
+            p_priority, p_max_attempts, p_key, p_key_ttl, p_cost, p_traceparent
+        )::fairq.new_job,
+        v_settings
+    );
+    v_outcome := fairq._draw_id(v_job, nextval('fairq.jobs_job_id_seq'));
+    if v_outcome.outcome = 'conflict' then
+        raise exception 'key % stands for another task or payload, that of job %', left(p_key, 100), v_outcome.job_id
+            using errcode = 'QF002', hint = 'One key stands for one operation: choose another key.';
+    end if;
+    v_is_done := fairq._insert_jobs(array[v_job], array[v_outcome]);
+    if v_settings.notify and v_outcome.outcome = 'created' and fairq._is_due(p_run_at, p_delay) then
         perform fairq._wake(p_queue);
     end if;
-    return row(v_found.job_id, true)::fairq.enqueued_job;
+    return row(v_outcome.job_id, v_outcome.outcome = 'created')::fairq.enqueued_job;
 end
 $fn$;
 comment on function fairq.enqueue_job(text, text, jsonb, text, timestamptz, interval, integer, integer, text, interval, double precision, text) is 'Enqueues a job for a tenant (without p_tenant: the session''s own), to run at once, at p_run_at or after p_delay. p_priority 0 goes first within the tenant. p_key makes it idempotent for p_key_ttl: used again, it returns the first job. p_traceparent (W3C Trace Context) goes to the workers as it is.';

@@ -86,14 +86,14 @@ create or replace function fairq._take(
     p_queue text, p_owner text, p_caller text, p_limit integer, p_lease interval, p_is_open boolean,
     p_now timestamptz default null
 )
-    returns fairq.taken
+    returns fairq.claimed_job[]
     language plpgsql
     set search_path = pg_catalog, pg_temp
 as $fn$
 -- queued -> running: up to p_limit of the jobs that are ready, in the order in which they were picked, as far as nobody
--- else is taking them; and, in the same statement, whether this caller may claim for all. None that was picked more
--- than a second ago: then it is time to look again, for who has arrived, for jobs that are due and for leases that are
--- over.
+-- else is taking them. None that was picked more than a second ago: then it is time to look again, for who has arrived,
+-- for jobs that are due and for leases that are over. Null, asked in the same statement, when this caller may not claim
+-- for all.
 --
 -- p_is_open: whether the claim is for jobs of all tenants.
 -- p_now:  the clock; null for the real one, read once the picks are had: no lease ends before they were picked, which
@@ -104,6 +104,7 @@ as $fn$
 -- Long:   what may be taken is asked in one statement: between two, it could change.
 -- Locks:  rows of ready_picks, skipping those held by others; then as _lease.
 -- Index:  ready_picks_pkey, from the ready floor; ticks_pkey, tenants_pkey.
+-- Raises: 22023 for a lease that is longer than the queue allows, before it takes anything.
 declare
     v_claimed fairq.claimed_job[] := '{}';
     v_here    record;
@@ -121,7 +122,9 @@ begin
                     where a.verb = 'claim' and a.tenant = '*' and a.queue in (p_queue, '*')
                       and pg_has_role(p_caller::name, to_regrole(quote_ident(a.role_name))::oid, 'usage')
                 ) as is_for_all,
-                q.read_ahead > 0 and not q.paused and p_is_open as is_ahead, q.default_lease
+                q.read_ahead > 0 and not q.paused and p_is_open
+                and (p_lease <= q.longest_lease) is not false as is_ahead,
+                q.default_lease, q.longest_lease
             from fairq.queues as q
             where q.queue in (p_queue, '*') order by q.queue = '*' limit 1
         ), first as (
@@ -155,8 +158,11 @@ begin
             delete from fairq.ready_picks as r using first as f where r.ctid = f.row_id
             returning r.dispatch, r.jobs
         )
-        select h.is_for_all, h.default_lease, t.dispatch, t.jobs into v_here
+        select h.is_for_all, h.default_lease, h.longest_lease, t.dispatch, t.jobs into v_here
         from here as h left join taken as t on true;
+        if p_lease > v_here.longest_lease then
+            perform fairq._check_span('p_lease', p_lease, interval '1 millisecond', v_here.longest_lease);
+        end if;
         exit when v_here.jobs is null;
 
         v_now := coalesce(p_now, clock_timestamp());
@@ -177,10 +183,10 @@ begin
         p_limit := p_limit - cardinality(v_got);
         exit when p_limit <= 0;
     end loop;
-    return row(v_here.is_for_all, v_claimed)::fairq.taken;
+    return case when v_here.is_for_all then v_claimed end;
 end
 $fn$;
-comment on function fairq._take(text, text, text, integer, interval, boolean, timestamptz) is 'Leases what is ready to a worker, and says whether it may claim for all. Internal.';
+comment on function fairq._take(text, text, text, integer, interval, boolean, timestamptz) is 'Leases what is ready to a worker that may claim for all. Internal.';
 revoke all on function fairq._take(text, text, text, integer, interval, boolean, timestamptz) from public;
 
 create or replace function fairq._put_ready_back(p_tick fairq.ticks)

@@ -1602,7 +1602,7 @@ begin
     v_now := coalesce(p_now, clock_timestamp());
     v_settings := fairq._queue_settings(p_queue);
     if v_settings.read_ahead > 0 and p_tenants = '{*}' then
-        v_claimed := (fairq._take(p_queue, p_owner, p_caller, p_limit, p_lease, true, p_now)).jobs;
+        v_claimed := coalesce(fairq._take(p_queue, p_owner, p_caller, p_limit, p_lease, true, p_now), '{}');
         p_limit := p_limit - cardinality(v_claimed);
         if p_limit = 0 then
             return v_claimed;
