@@ -568,7 +568,7 @@ MUTANTS: dict[str, tuple[Callable[[Database], None], tuple[Callable[..., None], 
         (read_ahead.check_what_is_ready_is_for_who_may_claim_for_all,),
     ),
     "what is ready is for all, whoever is claimed for": (
-        Edit("_take", "and p_is_open as is_ahead", "as is_ahead"),
+        Edit("_take", " and p_is_open"),
         (read_ahead.check_what_is_ready_is_for_who_may_claim_for_all,),
     ),
     "what is ready of a paused queue is taken": (

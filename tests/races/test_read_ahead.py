@@ -452,7 +452,7 @@ def check_a_clock_set_back_loses_no_lease(db: Database) -> None:
     """What was made ready by a clock that was ahead is picked anew: leases of it would end before anybody looks."""
     db.set_queue(read_ahead=5)
     first, second, *rest = db.given_jobs("a", 8, max_attempts=9)
-    ahead = "select job_id from unnest(fairq._dispatch('default', 'w', fairq._caller(), 1, '2 hours', '{*}', %s)) as c"
+    ahead = "select job_id from unnest(fairq._dispatch('default', 'w', fairq._caller(), 1, '1 hour', '{*}', %s)) as c"
     assert db.value(ahead, datetime.now(timezone.utc) + HOUR) == first
     (taken,) = db.claim(1, lease=MOMENT)
     assert taken.job_id == second
