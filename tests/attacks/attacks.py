@@ -815,7 +815,7 @@ def errors_carry_no_row(db: Database) -> None:
         session = db.session(role=role)
         with pytest.raises(psycopg.errors.CheckViolation) as refusal:
             session.execute(
-                "insert into fairq.jobs (tenant, task, payload, priority) values ('b', 't', '{\"s\": 1}', 9)"
+                "insert into fairq.jobs (tenant, task, payload, attempts) values ('b', 't', '{\"s\": 1}', 9)"
             )
         assert refusal.value.diag.message_detail is None
         with pytest.raises(psycopg.errors.UniqueViolation) as taken:

@@ -139,7 +139,7 @@ def test_a_broken_promise_is_found(change: Callable[[Objects], object], told: st
 # --- locks -------------------------------------------------------------------------------------------------
 
 
-LOCKS = re.compile(r"\s*begin\s+(lock table [^;]*);\s*end\s*")
+LOCKS = re.compile(r"\s*begin\s+(lock table\s[^;]*);\s*end\s*")
 
 
 def locked_first(text: str) -> set[str]:
