@@ -31,7 +31,7 @@ async def run(pool, job, token, renew_every, working):
         await pool.fetch("select * from fairq.release_jobs($1, $2)", [job], [token])
     except Exception as error:
         await pool.fetch("select fairq.fail_job($1, $2, $3)", job, token, repr(error))
-    del running[job]
+    del running[token]
 
 
 async def main():
@@ -45,7 +45,7 @@ async def main():
             wake.clear()
             jobs = await pool.fetch(CLAIM, queue, owner, free) if (free := 4 - len(running)) else []
             for job, token, payload, renew_every in jobs:
-                working = running[job] = asyncio.create_task(work(json.loads(payload)))
+                working = running[token] = asyncio.create_task(work(json.loads(payload)))
                 tasks.create_task(run(pool, job, token, renew_every, working)).add_done_callback(lambda _: wake.set())
             asyncio.get_running_loop().call_later(0 if jobs else 1, wake.set)
             await wake.wait()

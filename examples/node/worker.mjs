@@ -7,7 +7,7 @@ const CLAIM = `
   from fairq.claim_jobs(p_queue => $1, p_owner => $2, p_limit => $3) as c`
 const [queue, owner] = process.argv.slice(2)
 const pool = new pg.Pool({ connectionString: process.env.DATABASE_URL })
-const running = new Map() // by job: how to stop it
+const running = new Map() // by lease: how to stop it
 let leaving = false, wake = () => {}
 
 async function work(payload, signal) { // yours: in no transaction; the signal says that it is to stop
@@ -35,7 +35,7 @@ async function run({ job_id, lease_token, payload, renew_every }, stop) {
   }
   clearInterval(renewing)
   client.release()
-  running.delete(job_id)
+  running.delete(lease_token)
   wake()
 }
 
@@ -51,8 +51,8 @@ while (!leaving || running.size) {
   const free = leaving ? 0 : 4 - running.size
   const { rows: jobs } = free ? await pool.query(CLAIM, [queue, owner, free]) : { rows: [] }
   for (const job of jobs) {
-    running.set(job.job_id, new AbortController())
-    run(job, running.get(job.job_id))
+    running.set(job.lease_token, new AbortController())
+    run(job, running.get(job.lease_token))
   }
   if (!jobs.length) await Promise.race([woken, sleep(1000)])
 }

@@ -175,6 +175,20 @@ def check_what_is_not_completed_is_undone(w: World) -> None:
             worker.leave()
 
 
+def check_a_worker_may_have_its_lost_job_again(w: World) -> None:
+    """One that does several at once, and is slow to end an attempt: both attempts end, one has its effects."""
+    gate = w.db.session(autocommit=False)
+    gate.execute("lock table sent in share mode")
+    with w.workers("only") as (only,):
+        job = w.enqueue("birch", 1000)
+        again = "select exists (select from fairq.leases where job_id = %s and attempt > 1)"
+        wait_until(lambda: only.lives() and w.db.value(again, job), "the worker to have its job again", timeout=TIMEOUT)
+        gate.conn.rollback()
+        w.becomes(job, "succeeded", only)
+        assert w.sent(job) == 1
+        only.leave()
+
+
 def check_a_killed_worker_leaves_no_trace(w: World, *, dies_with_it: bool = True) -> None:
     """A worker that is killed as it completes has done nothing; another one does the job when the lease is over."""
     holder = w.db.session(autocommit=False)

@@ -52,6 +52,25 @@ def test_what_is_not_completed_is_undone(db: Database, program: Program, tmp_pat
         story.check_what_is_not_completed_is_undone(w)
 
 
+ASYNCPG = [program for program in PROGRAMS if program.folder == "asyncpg"]
+BY_JOB = (("del running[token]", "del running[job]"), ("running[token] = ", "running[job] = "))
+
+
+# the others renew until they have ended
+@pytest.mark.parametrize("program", ASYNCPG, ids=str)
+def test_a_worker_may_have_its_lost_job_again(db: Database, program: Program, tmp_path: Path) -> None:
+    """It keeps its leases apart, not its jobs."""
+    with world(db, program, tmp_path) as w:
+        story.check_a_worker_may_have_its_lost_job_again(w)
+
+
+@pytest.mark.parametrize("program", ASYNCPG, ids=str)
+def test_a_worker_that_mixes_up_its_leases_is_noticed(db: Database, program: Program, tmp_path: Path) -> None:
+    """The check fails when what runs is kept by job."""
+    with world(db, program, tmp_path, *BY_JOB) as w, pytest.raises(AssertionError):
+        story.check_a_worker_may_have_its_lost_job_again(w)
+
+
 @pytest.mark.slow
 @directly_and_pooled
 @each_program
