@@ -4873,9 +4873,8 @@ as $fn$
 -- Index:  leases_pkey and jobs_pkey.
 -- Raises: 40001 when a lease has no job, which nothing does.
 declare
-    v_now     timestamptz;
-    v_lease   fairq.leases;
-    v_is_done boolean;
+    v_now   timestamptz;
+    v_lease fairq.leases;
 begin
     delete from fairq.leases as l
     where l.job_id = p_job_id and l.lease_token = p_token and l.caller = fairq._caller()
