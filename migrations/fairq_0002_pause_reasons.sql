@@ -2305,6 +2305,8 @@ create or replace function fairq.enqueue_job(
 as $fn$
 -- none -> queued, scheduled
 --
+-- Long:   the short way and the other, side by side: a call that waits in the first for a rollback to the version
+--         before must find all that the other calls.
 -- Locks:  none, but for the key: a second producer of the same one waits for the first.
 -- Raises: 22023 for a bad argument; 54000 for a payload over the queue's limit; 42501 for a tenant or queue not
 --         granted; QF002 for a key in use for another payload.
@@ -4889,7 +4891,7 @@ begin
         return false;
     end if;
 
-    -- as in _settle and _finish, whose calls would be a tenth of it
+    -- as in _settle and _finish, without their calls
     insert into fairq.settlements (queue, endings) values (v_lease.queue, array[fairq._ending(v_lease, 'held', v_now)]);
     with gone as (
         delete from fairq.jobs as j where j.job_id = v_lease.job_id returning j.*
@@ -6115,7 +6117,7 @@ grant execute on function fairq.reconcile(text, integer) to fairq_operator, fair
 -- version 1: what calls that began under it may still call
 --
 -- _is_plain: enqueue_job and enqueue_jobs by _check_job. _take_ready: claim_jobs and _dispatch. Nothing of this version
--- calls them; the next one drops them.
+-- calls them; the next one drops them. The p_result of _finish is of that kind, too: _complete_one.
 
 create or replace function fairq._is_plain(p_job fairq.new_job, p_settings fairq.queues)
     returns boolean

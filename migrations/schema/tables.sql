@@ -5,9 +5,9 @@
 -- once it has ended, its row is in finished_jobs instead. Nothing wide is rewritten on the way. Every table's row-level
 -- security is on in the transaction that creates it.
 --
--- What every job passes through has few checks: PostgreSQL reads each of them anew for each statement, which was a
--- seventh of an enqueue and a tenth of a claim with its completion. Functions refuse a bad argument before it comes
--- here, and nothing else may write; the race tests look for rows that no function would have written.
+-- What every job passes through has few checks: PostgreSQL reads each of them anew for each statement. Functions refuse
+-- a bad argument before it comes here, and nothing else may write; the race tests look for rows that no function would
+-- have written.
 
 -- jobs: left alone while a job waits and while it runs
 

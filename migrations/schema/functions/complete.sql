@@ -135,7 +135,7 @@ begin
         return false;
     end if;
 
-    -- as in _settle and _finish, whose calls would be a tenth of it
+    -- as in _settle and _finish, without their calls
     insert into fairq.settlements (queue, endings) values (v_lease.queue, array[fairq._ending(v_lease, 'held', v_now)]);
     with gone as (
         delete from fairq.jobs as j where j.job_id = v_lease.job_id returning j.*

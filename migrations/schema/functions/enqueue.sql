@@ -214,6 +214,8 @@ create or replace function fairq.enqueue_job(
 as $fn$
 -- none -> queued, scheduled
 --
+-- Long:   the short way and the other, side by side: a call that waits in the first for a rollback to the version
+--         before must find all that the other calls.
 -- Locks:  none, but for the key: a second producer of the same one waits for the first.
 -- Raises: 22023 for a bad argument; 54000 for a payload over the queue's limit; 42501 for a tenant or queue not
 --         granted; QF002 for a key in use for another payload.
