@@ -6,9 +6,11 @@ import shutil
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
+import psycopg
 import pytest
 
 from tests.races.helpers import check_books, ids
+from tests.support import in_background
 from tests.support.binaries import CACHE
 from tests.support.servers import temporary_folder
 
@@ -84,6 +86,25 @@ def test_a_clock_that_jumps_ahead_ends_leases(db: Database, clock: Clock) -> Non
     assert db.renew(second[0])
     assert set(db.complete_all(second).values()) == {"succeeded"}
     check_books(db, jobs + later)
+
+
+def test_a_clock_that_jumps_ahead_ends_transactions(db: Database, clock: Clock) -> None:
+    """PostgreSQL's timers go by its clock: what a session was allowed is over, and what it had claimed still waits."""
+    (job,) = db.given_jobs("a", 1)
+    worker = db.session()
+    worker.execute("set statement_timeout = '2s'")
+    # leaves an alarm behind, and at that the server looks what is over
+    worker.execute("set statement_timeout = '30min'")
+    worker.execute("begin")
+    assert ids(worker.claim(1)) == [job]
+    number = "generate_series(1, 100000)"
+    work = in_background(lambda: worker.execute(f"select count(*) from {number} as a, {number} as b, {number} as c"))
+    clock.step(HOUR)
+    with pytest.raises(psycopg.errors.QueryCanceled):
+        work.result(60)
+    worker.execute("rollback")
+    assert ids(db.claim(1)) == [job]
+    check_books(db, [job])
 
 
 def test_a_clock_that_is_set_back_keeps_leases(db: Database, clock: Clock) -> None:
