@@ -253,6 +253,7 @@ drop trigger queues_note_pause on fairq.queues;
 drop trigger tenants_note_pause on fairq.tenants;
 drop trigger tenants_forget_pause on fairq.tenants;
 drop function fairq._note_pause();
+drop index fairq.access_grants_verb_idx;
 drop index fairq.tenants_pause_idx;
 drop table fairq.pause_notes;
 drop type fairq.pause_stat;

@@ -5,10 +5,10 @@
 --
 -- Why:     a pause says since when, by whom and why, so that one that was forgotten is found
 --          enqueue, claim and complete ask less of the server: most of their checks in one statement
--- Tables:  pause_notes is new; tenants gets an index of what is paused, and with queues triggers; what every job passes
---          through loses some checks; none is rewritten or scanned
+-- Tables:  pause_notes is new; tenants and access_grants get an index each, and queues and tenants triggers; what every
+--          job passes through loses some checks; none is rewritten
 -- Locks:   queues, tenants, jobs, leases, finished_jobs, settlements and ready_picks, from the first statement to the
---          end: everybody waits for a moment
+--          end: everybody waits for a moment; access_grants against writing
 -- Clients: nothing changes for them; operators get pause_queue, resume_queue, pause_tenant_because and pauses
 -- Undo:    reasons and times are forgotten, pauses stay; everybody waits while the checks read jobs and history
 
@@ -291,7 +291,10 @@ create policy operator_reads on fairq.pause_notes for select to fairq_operator u
 -- the table is locked already, and has no more rows than operators have written
 -- squawk-ignore require-concurrent-index-creation
 create index tenants_pause_idx on fairq.tenants (queue, tenant) where paused;
-comment on index fairq.tenants_pause_idx is 'Ridden by pauses: paused tenants, which are few.';
+comment on index fairq.tenants_pause_idx is 'Ridden by _take and pauses: paused tenants, which are few.';
+
+create index access_grants_verb_idx on fairq.access_grants (verb, tenant, queue, role_name);
+comment on index fairq.access_grants_verb_idx is 'Ridden by _granted_tenants, _take, enqueue_job and _enqueue_plain_jobs: grants by verb and tenant.';
 
 --
 -- schema/install.sql
@@ -2271,8 +2274,10 @@ create or replace function fairq._wake(p_queue text)
     set search_path = pg_catalog, pg_temp
 as $fn$
 -- One NOTIFY when a worker found the queue empty, none while there is a backlog. The payload says nothing.
+--
+-- Index:  ticks_pkey, newest first.
 begin
-    if (fairq._newest_tick(p_queue)).found_empty then
+    if (select t.found_empty from fairq.ticks as t where t.queue = p_queue order by t.tick_id desc limit 1) then
         perform pg_notify(fairq.channel(p_queue), '');
     end if;
 end
@@ -2311,49 +2316,61 @@ as $fn$
 -- Raises: 22023 for a bad argument; 54000 for a payload over the queue's limit; 42501 for a tenant or queue not
 --         granted; QF002 for a key in use for another payload.
 declare
-    v_found    record;
+    v_attempts integer;
+    v_notify   boolean;
+    v_now      timestamptz;
+    v_is_plain boolean;
+    v_job_id   bigint;
     v_is_done  boolean;
     v_settings fairq.queues;
     v_job      fairq.new_job;
     v_outcome  fairq.enqueue_outcome;
 begin
-    -- most jobs are plain, and whoever may enqueue them is granted that by the name of the tenant: one statement, which
-    -- does nothing where there is more to look at
-    with here as materialized (
-        select q.payload_limit, q.max_attempts, q.notify, clock_timestamp() as now from fairq.queues as q
-        where q.queue in (p_queue, '*') order by q.queue = '*' limit 1
-    ), new as (
+    -- most jobs are plain, and whoever may enqueue them is granted that by the name of the tenant: one question says so
+    select
+        coalesce(p_max_attempts, q.max_attempts), q.notify, clock_timestamp(),
+        -- as in _check_name and _check_job; the first character, if it is one of ASCII, says that a name is not blank
+        octet_length(p_queue) <= 200 and p_queue not in ('*', '@own')
+        and (p_queue >= '!' collate "C" and p_queue <= '~' collate "C" or p_queue ~ '[^[:space:]]')
+        and octet_length(p_tenant) <= 200 and p_tenant not in ('*', '@own')
+        and (p_tenant >= '!' collate "C" and p_tenant <= '~' collate "C" or p_tenant ~ '[^[:space:]]')
+        and octet_length(p_task) <= 200 and p_task not in ('*', '@own')
+        and (p_task >= '!' collate "C" and p_task <= '~' collate "C" or p_task ~ '[^[:space:]]')
+        and jsonb_typeof(p_payload) = 'object' and octet_length(p_payload::text) <= q.payload_limit
+        and p_priority between 0 and 3
+        and coalesce(p_max_attempts, 1) between 1 and 1000
+        and p_cost > 0 and p_cost <= 1000000
+        and (p_traceparent is null or fairq._is_traceparent(p_traceparent))
+        and p_run_at is null and p_delay is null and p_key is null and p_key_ttl is null
+        -- as in _granted_tenants and _caller
+        and exists (
+            select from fairq.access_grants as a
+            where a.verb = 'enqueue' and a.tenant in (p_tenant, '*') and a.queue in (p_queue, '*')
+              and pg_has_role(
+                  case when current_setting('role') = 'none' then session_user else current_setting('role')::name end,
+                  to_regrole(quote_ident(a.role_name))::oid, 'usage'
+              )
+        )
+    into v_attempts, v_notify, v_now, v_is_plain
+    from fairq.queues as q
+    -- as in _queue_settings, without a sort
+    where q.queue
+        = case when exists (select from fairq.queues as qq where qq.queue = p_queue) then p_queue else '*' end;
+    if v_is_plain then
         insert into fairq.jobs (
             queue, tenant, task, payload, priority, max_attempts, run_at, cost, traceparent, created_at
         )
-        select
-            p_queue, p_tenant, p_task, p_payload, p_priority, coalesce(p_max_attempts, h.max_attempts), h.now, p_cost,
-            p_traceparent, h.now
-        from here as h
-        -- as in _check_name and _check_job
-        where octet_length(p_queue) <= 200 and p_queue not in ('*', '@own') and p_queue ~ '[^[:space:]]'
-          and octet_length(p_tenant) <= 200 and p_tenant not in ('*', '@own') and p_tenant ~ '[^[:space:]]'
-          and octet_length(p_task) <= 200 and p_task not in ('*', '@own') and p_task ~ '[^[:space:]]'
-          and jsonb_typeof(p_payload) = 'object' and octet_length(p_payload::text) <= h.payload_limit
-          and p_priority between 0 and 3
-          and coalesce(p_max_attempts, 1) between 1 and 1000
-          and p_cost > 0 and p_cost <= 1000000
-          and (p_traceparent is null or fairq._is_traceparent(p_traceparent))
-          and p_run_at is null and p_delay is null and p_key is null and p_key_ttl is null
-          -- as in _granted_tenants
-          and exists (
-              select from fairq.access_grants as a
-              where a.verb = 'enqueue' and a.tenant in (p_tenant, '*') and a.queue in (p_queue, '*')
-                and pg_has_role(fairq._caller()::name, to_regrole(quote_ident(a.role_name))::oid, 'usage')
-          )
-        returning job_id
-    )
-    select n.job_id, h.notify into v_found from new as n cross join here as h;
-    if found then
-        if v_found.notify then
-            perform fairq._wake(p_queue);
+        values (
+            p_queue, p_tenant, p_task, p_payload, p_priority, v_attempts, v_now, p_cost, p_traceparent, v_now
+        )
+        returning job_id into v_job_id;
+        if v_notify then
+            -- as in _wake
+            if (select t.found_empty from fairq.ticks as t where t.queue = p_queue order by t.tick_id desc limit 1) then
+                perform pg_notify(fairq.channel(p_queue), '');
+            end if;
         end if;
-        return row(v_found.job_id, true)::fairq.enqueued_job;
+        return row(v_job_id, true)::fairq.enqueued_job;
     end if;
 
     -- assigned, not performed: an expression costs less than a statement
@@ -2525,22 +2542,28 @@ begin
             select qq.payload_limit, qq.max_attempts from fairq.queues as qq
             where qq.queue in (d.queue, '*') order by qq.queue = '*' limit 1
         ) as q
-    ), drawn as materialized (
-        select j.*, nextval('fairq.jobs_job_id_seq') as job_id
-        from (
-            select jj.*, h.now, h.max_attempts as attempts
-            from job as jj
-            join here as h on h.queue = jj.queue
-            order by jj.ordinal
-        ) as j
+    ), new as (
+        -- in their order, in which the ids are drawn, too
+        insert into fairq.jobs (
+            queue, tenant, task, payload, priority, max_attempts, run_at, cost, traceparent, created_at
+        )
+        select
+            j.queue, j.tenant, j.task, j.payload, coalesce(j.priority::smallint, 2),
+            coalesce(j.max_attempts::integer, h.max_attempts), h.now, coalesce(j.cost::double precision, 1),
+            j.traceparent, h.now
+        from job as j
+        join here as h on h.queue = j.queue
         where not exists (
             select from job as jj left join here as hh on hh.queue = jj.queue
-            -- as in _check_name and _check_job; numbers as most people write them
+            -- as in enqueue_job; numbers as most people write them
             where (
                 jj.is_all
-                and octet_length(jj.queue) <= 200 and jj.queue not in ('*', '@own') and jj.queue ~ '[^[:space:]]'
-                and octet_length(jj.tenant) <= 200 and jj.tenant not in ('*', '@own') and jj.tenant ~ '[^[:space:]]'
-                and octet_length(jj.task) <= 200 and jj.task not in ('*', '@own') and jj.task ~ '[^[:space:]]'
+                and octet_length(jj.queue) <= 200 and jj.queue not in ('*', '@own')
+                and (jj.queue >= '!' collate "C" and jj.queue <= '~' collate "C" or jj.queue ~ '[^[:space:]]')
+                and octet_length(jj.tenant) <= 200 and jj.tenant not in ('*', '@own')
+                and (jj.tenant >= '!' collate "C" and jj.tenant <= '~' collate "C" or jj.tenant ~ '[^[:space:]]')
+                and octet_length(jj.task) <= 200 and jj.task not in ('*', '@own')
+                and (jj.task >= '!' collate "C" and jj.task <= '~' collate "C" or jj.task ~ '[^[:space:]]')
                 and jsonb_typeof(jj.payload) = 'object' and octet_length(jj.payload::text) <= hh.payload_limit
                 and (jj.priority is null or jj.priority ~ '^[0-3]$')
                 and (jj.max_attempts is null or jj.max_attempts ~ '^[1-9][0-9]{0,2}$')
@@ -2556,17 +2579,10 @@ begin
                   and pg_has_role(fairq._caller()::name, to_regrole(quote_ident(a.role_name))::oid, 'usage')
             )
         )
-    ), new as (
-        insert into fairq.jobs (
-            job_id, queue, tenant, task, payload, priority, max_attempts, run_at, cost, traceparent, created_at
-        )
-        select
-            d.job_id, d.queue, d.tenant, d.task, d.payload, coalesce(d.priority::smallint, 2),
-            coalesce(d.max_attempts::integer, d.attempts), d.now, coalesce(d.cost::double precision, 1), d.traceparent,
-            d.now
-        from drawn as d
+        order by j.ordinal
+        returning job_id
     )
-    select d.ordinal, d.job_id, 'created'::text from drawn as d order by d.ordinal;
+    select row_number() over (order by n.job_id)::integer, n.job_id, 'created'::text from new as n order by n.job_id;
 end
 $fn$;
 comment on function fairq._enqueue_plain_jobs(jsonb) is 'Enqueues a batch that needs no closer look. Internal.';
@@ -3661,15 +3677,43 @@ create or replace function fairq._lease(
 as $fn$
 -- queued -> running: all of the chosen jobs, or none when one of them is held by somebody who may be taking it away.
 --
+-- Long:   one job by plain statements, which start sooner, and many at once.
 -- Locks:  the jobs' rows, for key share, skipping those held for update: nothing waits under the queue's lock.
 declare
     v_claimed fairq.claimed_job[];
+    v_pick    fairq.pick;
+    v_job     fairq.claimed_job;
 begin
+    if cardinality(p_picks) = 1 then
+        v_pick := p_picks[1];
+        select
+            j.job_id, p_queue, j.tenant, j.task, j.payload, j.priority, j.attempts + 1, j.max_attempts,
+            gen_random_uuid(), p_now + p_lease, j.run_at, j.created_at, j.traceparent
+        into v_job
+        from fairq.jobs as j
+        -- its state once more: a lock follows the row to a version that the pick has not seen
+        where j.ctid = v_pick.job_row and j.job_id = v_pick.job_id and j.state = 'queued'
+        for key share skip locked;
+        if not found then
+            return null;
+        end if;
+        insert into fairq.leases (
+            job_id, queue, tenant, caller, lease_owner, lease_token, attempt, started_at, lease_expires_at, dispatch,
+            prepaid, weight, epoch
+        )
+        values (
+            v_job.job_id, p_queue, v_job.tenant, p_caller, p_owner, v_job.lease_token, v_job.attempt, p_now,
+            v_job.lease_expires_at, p_dispatch + v_pick.turn, case when p_by_time then v_pick.price end,
+            case when p_by_time then v_pick.weight end, v_pick.epoch
+        );
+        return array[v_job];
+    end if;
+
     select array_agg(
         row(
             j.job_id, p_queue, j.tenant, j.task,
             -- a great one is fetched when it is sent: a thousand of them do not fit into one array
-            case when pg_column_size(j.payload) < 2000 or cardinality(p_picks) = 1 then j.payload end, j.priority,
+            case when pg_column_size(j.payload) < 2000 then j.payload end, j.priority,
             j.attempts + 1, j.max_attempts,
             gen_random_uuid(), p_now + p_lease, j.run_at, j.created_at, j.traceparent
         )::fairq.claimed_job order by p.turn
@@ -3677,7 +3721,7 @@ begin
     into v_claimed
     from unnest(p_picks) as p
     cross join lateral (
-        -- its state once more: a lock follows the row to a version that the pick has not seen
+        -- its state once more, as above
         select jj.* from fairq.jobs as jj
         where jj.ctid = p.job_row and jj.job_id = p.job_id and jj.state = 'queued'
         for key share skip locked
@@ -4438,8 +4482,7 @@ create or replace function fairq._take(
 as $fn$
 -- queued -> running: up to p_limit of the jobs that are ready, in the order in which they were picked, as far as nobody
 -- else is taking them. None that was picked more than a second ago: then it is time to look again, for who has arrived,
--- for jobs that are due and for leases that are over. Null, asked in the same statement, when this caller may not claim
--- for all.
+-- for jobs that are due and for leases that are over. Null when this caller may not claim for all.
 --
 -- p_is_open: whether the claim is for jobs of all tenants.
 -- p_now:  the clock; null for the real one, read once the picks are had: no lease ends before they were picked, which
@@ -4447,89 +4490,104 @@ as $fn$
 --         anew.
 -- Fair:   they are charged and counted already. Of a queue that is paused none is taken, nor any beside those of a
 --         tenant that is.
--- Long:   what may be taken is asked in one statement: between two, it could change.
--- Locks:  rows of ready_picks, skipping those held by others; then as _lease.
--- Index:  ready_picks_pkey, from the ready floor; ticks_pkey, tenants_pkey.
+-- Long:   the two questions stand in full: each part of them that were a function would cost as much as the question.
+-- Locks:  rows of ready_picks, skipping those held by others; then as _lease. Neither question waits for anything.
+-- Index:  ready_picks_pkey, from the ready floor; ticks_pkey, tenants_pause_idx, tenants_pkey.
 -- Raises: 22023 for a lease that is longer than the queue allows, before it takes anything.
 declare
-    v_claimed fairq.claimed_job[] := '{}';
-    v_here    record;
-    v_now     timestamptz;
-    v_base    bigint;
-    v_got     fairq.claimed_job[];
+    v_claimed    fairq.claimed_job[] := '{}';
+    v_is_for_all boolean;
+    v_default    interval;
+    v_longest    interval;
+    v_floor      bigint;
+    v_dispatch   bigint;
+    v_picks      fairq.pick[];
+    v_got        fairq.claimed_job[];
 begin
     loop
-        v_now := coalesce(p_now, clock_timestamp());
-        with here as materialized (
-            select
-                -- as in _granted_tenants
-                exists (
-                    select from fairq.access_grants as a
-                    where a.verb = 'claim' and a.tenant = '*' and a.queue in (p_queue, '*')
-                      and pg_has_role(p_caller::name, to_regrole(quote_ident(a.role_name))::oid, 'usage')
-                ) as is_for_all,
-                q.read_ahead > 0 and not q.paused and p_is_open
-                and (p_lease <= q.longest_lease) is not false as is_ahead,
-                q.default_lease, q.longest_lease
-            from fairq.queues as q
-            where q.queue in (p_queue, '*') order by q.queue = '*' limit 1
-        ), first as (
-            select r.ctid as row_id from fairq.ready_picks as r
-            where r.queue = p_queue
-              and r.dispatch >= (
-                  select case when h.is_for_all and h.is_ahead then (
-                      select case
-                          when t.expire_floor <= v_now
-                            and t.ticked_at between v_now - interval '1 second' and v_now + interval '1 second'
-                              then nullif(t.ready_floor, 0)
-                      end
-                      from fairq.ticks as t
-                      where t.queue = p_queue order by t.tick_id desc limit 1
-                  ) end
-                  from here as h
-              )
-              and not exists (
-                  select from unnest(r.jobs) as p
-                  where (
-                      select t.paused from fairq.tenants as t
-                      where t.tenant in (p.tenant, '*') and t.queue = p_queue
-                      order by t.tenant = '*'
-                      limit 1
+        select
+            -- as in _granted_tenants
+            exists (
+                select from fairq.access_grants as a
+                where a.verb = 'claim' and a.tenant = '*' and a.queue in (p_queue, '*')
+                  and pg_has_role(p_caller::name, to_regrole(quote_ident(a.role_name))::oid, 'usage')
+            ),
+            q.default_lease, q.longest_lease,
+            case
+                when q.read_ahead > 0 and not q.paused and p_is_open
+                    and (p_lease <= q.longest_lease) is not false then (
+                    select case
+                        when t.expire_floor <= n.now
+                          and t.ticked_at between n.now - interval '1 second' and n.now + interval '1 second'
+                            then nullif(t.ready_floor, 0)
+                    end
+                    from fairq.ticks as t cross join (select coalesce(p_now, clock_timestamp()) as now offset 0) as n
+                    where t.queue = p_queue order by t.tick_id desc limit 1
+                )
+            end
+        into v_is_for_all, v_default, v_longest, v_floor
+        from fairq.queues as q
+        -- as in _queue_settings, without a sort
+        where q.queue
+            = case when exists (select from fairq.queues as qq where qq.queue = p_queue) then p_queue else '*' end;
+        if v_floor is null or not v_is_for_all then
+            if p_lease > v_longest then
+                perform fairq._check_span('p_lease', p_lease, interval '1 millisecond', v_longest);
+            end if;
+            exit;
+        end if;
+
+        delete from fairq.ready_picks as r
+        where r.ctid = (
+            select rr.ctid from fairq.ready_picks as rr
+            where rr.queue = p_queue and rr.dispatch >= v_floor
+              and (
+                  -- most of the time nobody is paused
+                  (
+                      select t.tenant from fairq.tenants as t
+                      where t.queue = p_queue and t.paused order by t.tenant limit 1
+                  ) is null
+                  or not exists (
+                      select from unnest(rr.jobs) as p
+                      where (
+                          select t.paused from fairq.tenants as t
+                          where t.tenant in (p.tenant, '*') and t.queue = p_queue
+                          order by t.tenant = '*'
+                          limit 1
+                      )
                   )
               )
-            order by r.dispatch
+            order by rr.dispatch
             limit 1
             for update skip locked
-        ), taken as (
-            delete from fairq.ready_picks as r using first as f where r.ctid = f.row_id
-            returning r.dispatch, r.jobs
         )
-        select h.is_for_all, h.default_lease, h.longest_lease, t.dispatch, t.jobs into v_here
-        from here as h left join taken as t on true;
-        if p_lease > v_here.longest_lease then
-            perform fairq._check_span('p_lease', p_lease, interval '1 millisecond', v_here.longest_lease);
-        end if;
-        exit when v_here.jobs is null;
+        returning r.dispatch, r.jobs into v_dispatch, v_picks;
+        exit when not found;
 
-        v_now := coalesce(p_now, clock_timestamp());
-        p_lease := coalesce(p_lease, v_here.default_lease);
-        v_base := v_here.dispatch - v_here.jobs[1].turn;
-        if cardinality(v_here.jobs) > p_limit then
+        if cardinality(v_picks) > p_limit then
             insert into fairq.ready_picks (queue, dispatch, jobs)
-            values (p_queue, v_base + v_here.jobs[p_limit + 1].turn, v_here.jobs[p_limit + 1:]);
-            v_here.jobs := v_here.jobs[1 : p_limit];
+            values (
+                p_queue, v_dispatch - v_picks[1].turn + v_picks[p_limit + 1].turn, v_picks[p_limit + 1:]
+            );
+            v_picks := v_picks[1 : p_limit];
         end if;
-        v_got := fairq._lease(p_queue, v_here.jobs, v_base, p_owner, p_caller, v_now, p_lease, true);
+        v_got := fairq._lease(
+            p_queue, v_picks, v_dispatch - v_picks[1].turn, p_owner, p_caller, coalesce(p_now, clock_timestamp()),
+            coalesce(p_lease, v_default), true
+        );
         if v_got is null then
             -- and no more: the one that somebody holds would come again
-            v_got := fairq._lease_each(p_queue, v_here.jobs, v_base, p_owner, p_caller, v_now, p_lease);
+            v_got := fairq._lease_each(
+                p_queue, v_picks, v_dispatch - v_picks[1].turn, p_owner, p_caller, coalesce(p_now, clock_timestamp()),
+                coalesce(p_lease, v_default)
+            );
             p_limit := 0;
         end if;
         v_claimed := v_claimed || v_got;
         p_limit := p_limit - cardinality(v_got);
         exit when p_limit <= 0;
     end loop;
-    return case when v_here.is_for_all then v_claimed end;
+    return case when v_is_for_all then v_claimed end;
 end
 $fn$;
 comment on function fairq._take(text, text, text, integer, interval, boolean, timestamptz) is 'Leases what is ready to a worker that may claim for all. Internal.';
@@ -4699,40 +4757,43 @@ declare
     v_claimed fairq.claimed_job[];
 begin
     if p_lease is not null or (
-        octet_length(p_queue) <= 200 and p_queue not in ('*', '@own') and p_queue ~ '[^[:space:]]'
-        and octet_length(p_owner) <= 200 and p_owner not in ('*', '@own') and p_owner ~ '[^[:space:]]'
+        octet_length(p_queue) <= 200 and p_queue not in ('*', '@own')
+        and (p_queue >= '!' collate "C" and p_queue <= '~' collate "C" or p_queue ~ '[^[:space:]]')
+        and octet_length(p_owner) <= 200 and p_owner not in ('*', '@own')
+        and (p_owner >= '!' collate "C" and p_owner <= '~' collate "C" or p_owner ~ '[^[:space:]]')
         and p_limit between 1 and 1000
         and current_setting('transaction_isolation') in ('read committed', 'read uncommitted')
     ) is not true then
         -- assigned, not performed: an expression costs less than a statement
         v_is_good := fairq._check_claim(p_queue, p_owner, p_limit, p_lease);
     end if;
-    if p_async_commit then
-        v_is_good := set_config('synchronous_commit', 'off', true) is not null;
-    end if;
-    v_is_good := fairq._limit_idle_transaction();
+    v_is_good := fairq._limit_idle_transaction()
+        and case when p_async_commit then set_config('synchronous_commit', 'off', true) is not null else true end;
 
     v_claimed := fairq._take(p_queue, p_owner, v_caller, p_limit, p_lease, p_tenant is null);
-    if v_claimed is null then
-        v_tenants := fairq._granted_tenants('claim', p_queue, v_caller);
-        v_claimed := '{}';
-    end if;
-    p_limit := p_limit - cardinality(v_claimed);
-    if p_limit > 0 and v_claimed <> '{}' then
-        -- who waited now might hand out what is over by then
-        perform from fairq.schedulers as s where s.queue = p_queue for update skip locked;
-        if not found then
-            p_limit := 0;
+    -- mostly it is what was asked for, where a queue reads ahead
+    if cardinality(v_claimed) is distinct from p_limit then
+        if v_claimed is null then
+            v_tenants := fairq._granted_tenants('claim', p_queue, v_caller);
+            v_claimed := '{}';
         end if;
-    end if;
-    if p_tenant is not null then
-        v_is_good := fairq._check_name('p_tenant', p_tenant, 200);
-        v_tenants := case when v_tenants = '{*}' or p_tenant = any (v_tenants) then array[p_tenant] else '{}' end;
-    end if;
-    -- nothing that is granted here looks like a queue with no work
-    if p_limit > 0 and v_tenants <> '{}' then
-        -- a statement of its own: the snapshot of one that calls it is older than the lock
-        v_claimed := v_claimed || fairq._dispatch(p_queue, p_owner, v_caller, p_limit, p_lease, v_tenants);
+        p_limit := p_limit - cardinality(v_claimed);
+        if p_limit > 0 and v_claimed <> '{}' then
+            -- who waited now might hand out what is over by then
+            perform from fairq.schedulers as s where s.queue = p_queue for update skip locked;
+            if not found then
+                p_limit := 0;
+            end if;
+        end if;
+        if p_tenant is not null then
+            v_is_good := fairq._check_name('p_tenant', p_tenant, 200);
+            v_tenants := case when v_tenants = '{*}' or p_tenant = any (v_tenants) then array[p_tenant] else '{}' end;
+        end if;
+        -- nothing that is granted here looks like a queue with no work
+        if p_limit > 0 and v_tenants <> '{}' then
+            -- a statement of its own: the snapshot of one that calls it is older than the lock
+            v_claimed := v_claimed || fairq._dispatch(p_queue, p_owner, v_caller, p_limit, p_lease, v_tenants);
+        end if;
     end if;
     if cardinality(v_claimed) = 1 and v_claimed[1].payload is not null then
         return next v_claimed[1];
@@ -4877,6 +4938,7 @@ as $fn$
 declare
     v_now   timestamptz;
     v_lease fairq.leases;
+    v_job   fairq.jobs;
 begin
     delete from fairq.leases as l
     where l.job_id = p_job_id and l.lease_token = p_token and l.caller = fairq._caller()
@@ -4893,22 +4955,20 @@ begin
 
     -- as in _settle and _finish, without their calls
     insert into fairq.settlements (queue, endings) values (v_lease.queue, array[fairq._ending(v_lease, 'held', v_now)]);
-    with gone as (
-        delete from fairq.jobs as j where j.job_id = v_lease.job_id returning j.*
-    )
+    delete from fairq.jobs as j where j.job_id = v_lease.job_id returning j.* into v_job;
+    if not found then
+        raise exception 'a job was changed while it was completed' using errcode = '40001', hint = 'Try again.';
+    end if;
     insert into fairq.finished_jobs (
         job_id, queue, tenant, task, payload, priority, state, attempts, max_attempts, run_at, cost, operation_key,
         traceparent, last_error, created_at, started_at, finished_at, lease_owner, token_hash, result
     )
-    select
-        g.job_id, g.queue, g.tenant, g.task, g.payload, g.priority, 'succeeded', v_lease.attempt,
-        g.max_attempts, g.run_at, g.cost, g.operation_key, g.traceparent,
-        g.last_error, g.created_at, v_lease.started_at, v_now, v_lease.lease_owner,
+    values (
+        v_job.job_id, v_job.queue, v_job.tenant, v_job.task, v_job.payload, v_job.priority, 'succeeded',
+        v_lease.attempt, v_job.max_attempts, v_job.run_at, v_job.cost, v_job.operation_key, v_job.traceparent,
+        v_job.last_error, v_job.created_at, v_lease.started_at, v_now, v_lease.lease_owner,
         sha256(uuid_send(p_token)), p_result
-    from gone as g;
-    if not found then
-        raise exception 'a job was changed while it was completed' using errcode = '40001', hint = 'Try again.';
-    end if;
+    );
     return true;
 end
 $fn$;

@@ -87,8 +87,12 @@ comment on index fairq.tenants_weight_idx is 'Ridden by _spread: the greatest we
 
 -- what is paused
 create index tenants_pause_idx on fairq.tenants (queue, tenant) where paused;
-comment on index fairq.tenants_pause_idx is 'Ridden by pauses: paused tenants, which are few.';
+comment on index fairq.tenants_pause_idx is 'Ridden by _take and pauses: paused tenants, which are few.';
 
 -- the scheduler's look at ended attempts
 create index settlements_look_idx on fairq.settlements (queue, ended_xid);
 comment on index fairq.settlements_look_idx is 'Ridden by _look: ended attempts by the transaction they ended in.';
+
+-- who may do what, for a tenant: few probes, however many roles have grants of their own
+create index access_grants_verb_idx on fairq.access_grants (verb, tenant, queue, role_name);
+comment on index fairq.access_grants_verb_idx is 'Ridden by _granted_tenants, _take, enqueue_job and _enqueue_plain_jobs: grants by verb and tenant.';

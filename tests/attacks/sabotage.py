@@ -370,7 +370,7 @@ SABOTAGES: dict[str, tuple[Mutation, str]] = {
     # one tenant's use against another's
     "payloads of any size": (Edit("_check_job", PAYLOAD, "false"), "D04"),
     "payloads of any size, at once": (
-        Edit("enqueue_job", "octet_length(p_payload::text) <= h.payload_limit", "true"),
+        Edit("enqueue_job", "octet_length(p_payload::text) <= q.payload_limit", "true"),
         "D04",
     ),
     "payloads of any size, many at once": (
@@ -402,7 +402,11 @@ SABOTAGES: dict[str, tuple[Mutation, str]] = {
         Edit("_wake", "pg_notify(fairq.channel(p_queue), '')", "pg_notify(fairq.channel(p_queue), p_queue)"),
         "S01",
     ),
-    "a notification that nobody asked for": (Edit("enqueue_job", "if v_found.notify then", "if true then"), "S01"),
+    "a notification names the queue, at once": (
+        Edit("enqueue_job", "pg_notify(fairq.channel(p_queue), '')", "pg_notify(fairq.channel(p_queue), p_queue)"),
+        "S01",
+    ),
+    "a notification that nobody asked for": (Edit("enqueue_job", "if v_notify then", "if true then"), "S01"),
     "nor of a job with a key": (Edit("enqueue_job", "if v_settings.notify and", "if"), "S01"),
     "nor of many": (Edit("enqueue_jobs", "if (fairq._queue_settings(v_queue)).notify then", "if true then"), "S01"),
     "an advisory lock": (before_check_id("perform pg_advisory_xact_lock_shared(1);"), "S02"),

@@ -25,12 +25,13 @@ def test_a_trace_is_kept_wherever_its_job_goes(db: Database) -> None:
 @pytest.mark.parametrize(
     "mutation",
     [
-        Edit("enqueue_job", "p_traceparent, h.now", "null, h.now"),
-        Edit("_enqueue_plain_jobs", "d.traceparent,", "null,"),
+        Edit("enqueue_job", "p_cost, p_traceparent, v_now", "p_cost, null, v_now"),
+        Edit("_enqueue_plain_jobs", "            j.traceparent,", "            null,"),
         Edit("_insert_jobs", "u.traceparent", "null"),
-        Edit("_lease", "j.created_at, j.traceparent", "j.created_at, null"),
+        Edit("_lease", "j.created_at, j.traceparent\n        into", "j.created_at, null\n        into"),
+        Edit("_lease", "j.created_at, j.traceparent\n        )", "j.created_at, null\n        )"),
         Edit("claim_jobs", "c.traceparent", "null::text"),
-        Edit("_complete_one", "g.traceparent", "null"),
+        Edit("_complete_one", "v_job.traceparent", "null"),
         Edit("_finish", "v_job.traceparent", "null"),
         Edit("_complete", "g.traceparent", "null"),
         Edit("_cancel_waiting", "p_job.traceparent", "null"),
@@ -80,7 +81,11 @@ def check_traces_are_kept(db: Database) -> None:
     assert _kept(db) == traces
     for job in jobs[3:]:
         assert db.retry(job.job_id) == "queued"
-    _claimed(db, traces)
+    held = _claimed(db, traces)
+    # one by itself takes another way
+    db.release(held[0])
+    (one,) = db.claim(1)
+    assert one.traceparent == traces[one.job_id]
     assert _kept(db) == traces
 
 

@@ -16,10 +16,11 @@ if TYPE_CHECKING:
 HOT = {
     # who calls, and under which settings
     "select q.* from fairq.queues as q where q.queue": {"queues_pkey"},
-    "where a.verb = p_verb": {"access_grants_pkey"},
+    "where a.verb = p_verb": {"access_grants_verb_idx"},
     # enqueue
-    "with here as materialized ( select q.payload_limit": {"queues_pkey", "access_grants_pkey"},
-    "from jsonb_array_elements( case": {"queues_pkey", "access_grants_pkey"},
+    "select coalesce(p_max_attempts, q.max_attempts)": {"queues_pkey", "access_grants_verb_idx"},
+    "(select t.found_empty from fairq.ticks": {"ticks_pkey"},
+    "from jsonb_array_elements( case": {"queues_pkey", "access_grants_verb_idx"},
     "select k.* from fairq.job_keys": {"job_keys_pkey"},
     # claim: lock, remember, look
     "SELECT from fairq.schedulers as s where s.queue = p_queue for update": {"schedulers_pkey"},
@@ -55,10 +56,8 @@ HOT = {
     "delete from fairq.ticks": {"ticks_pkey"},
     "coalesce(c.payload, (select j.payload from fairq.jobs as j where j.job_id": {"jobs_pkey"},
     # claim: what is ready
-    "select h.is_for_all, h.default_lease": {
-        *("queues_pkey", "access_grants_pkey"),
-        *("ready_picks_pkey", "ticks_pkey", "tenants_pkey"),
-    },
+    "where a.verb = 'claim' and a.tenant = '*'": {"queues_pkey", "access_grants_verb_idx", "ticks_pkey"},
+    "select rr.ctid from fairq.ready_picks as rr": {"ready_picks_pkey", "tenants_pause_idx", "tenants_pkey"},
     "with free as ( select r.ctid": {"ready_picks_pkey"},
     "select p.job_id from fairq.ready_picks as r": {"ready_picks_pkey"},
     "update fairq.flows as f set tokens = f.tokens + n.returned": {"flows_key_idx"},
@@ -73,7 +72,7 @@ HOT = {
     "delete from fairq.jobs as j where j.job_id = p_lease.job_id": {"jobs_pkey"},
     # complete
     "delete from fairq.leases as l where l.job_id = p_job_id and l.lease_token": {"leases_pkey"},
-    "with gone as ( delete from fairq.jobs as j where j.job_id = v_lease.job_id": {"jobs_pkey"},
+    "delete from fairq.jobs as j where j.job_id = v_lease.job_id": {"jobs_pkey"},
     "with taken as ( -- by the primary key": {"leases_pkey", "jobs_pkey"},
     "select f.state, f.token_hash from fairq.finished_jobs as f where f.job_id": {"finished_jobs_pkey"},
     "case when p_result is null": {"leases_pkey"},

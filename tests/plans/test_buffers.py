@@ -181,6 +181,41 @@ def test_a_crowd_of_idle_tenants(crowd: Database) -> None:
     assert cost_of_one(crowd, "idle") <= ONE
 
 
+def cost_of_grants(db: Database) -> int:
+    """How many more pages an enqueue, a batch and a claim cost together when others have 20,000 grants."""
+    worker = db.session(statement_timeout="0")
+    calls = (
+        "select fairq.enqueue_job('a', 'work')",
+        """select fairq.enqueue_jobs('[{"tenant": "a", "task": "work"}]')""",
+    )
+
+    def cost() -> int:
+        db.given_jobs("a", 100)
+        for call in calls:
+            worker.execute(call)
+        return sum(buffers_of(worker.conn, call) for call in calls) + quiet(worker, "default")
+
+    few = cost()
+    db.execute(
+        "insert into fairq.access_grants (role_name, verb, queue, tenant)"
+        " select 'a_' || n, v, 'default', 't' || n"
+        " from generate_series(1, 10000) as n cross join unnest('{enqueue,claim}'::text[]) as v"
+    )
+    return cost() - few
+
+
+def test_a_crowd_of_grants(db: Database) -> None:
+    """Grants are found by the tenant: those of others are not in the way."""
+    assert cost_of_grants(db) <= 50
+
+
+@pytest.mark.once
+def test_a_crowd_of_grants_without_their_index(db: Database) -> None:
+    """As it was in version 1."""
+    db.execute("drop index fairq.access_grants_verb_idx")
+    assert cost_of_grants(db) > 50
+
+
 def test_emptied_tenants_are_passed_once(crowd: Database) -> None:
     """5,000 tenants whose jobs were cancelled cost the claim that finds out so many pages, not so many squared."""
     fill(crowd, jobs=5_000, tenants=5_000, queue="emptied")

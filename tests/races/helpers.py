@@ -279,16 +279,11 @@ def gate_before(db: Database, event: str) -> Iterator[Gate]:
 
 
 @contextmanager
-def gate_inside(db: Database, function: str, old: str) -> Iterator[Gate]:
-    """A gate inside a statement: `old`, a piece of it, is `from unnest(p_picks) as p` and what follows."""
+def gate_inside(db: Database, function: str, old: str, new: str) -> Iterator[Gate]:
+    """A gate inside a statement: `new`, in place of a piece of it, asks public.at_gate()."""
     _make_gate(db)
     text = db.value("select pg_get_functiondef(oid) from pg_proc where proname = %s", function)
-    mutant(
-        db,
-        function,
-        old,
-        old.replace("unnest(p_picks) as p", "(select u.* from unnest(p_picks) as u where public.at_gate()) as p"),
-    )
+    mutant(db, function, old, new)
     try:
         with Gate(db) as gate:
             yield gate

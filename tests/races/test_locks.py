@@ -219,12 +219,13 @@ def test_a_purge_leaves_alone_what_is_claimed_meanwhile(db: Database) -> None:
 @check
 def check_a_cancellation_in_flight_is_passed_by(db: Database) -> None:
     """A claim neither takes nor waits for a job that is being cancelled or put off."""
-    jobs = db.given_jobs("a", 3)
+    jobs = db.given_jobs("a", 5)
     user = db.session(autocommit=False)
     assert user.cancel(jobs[0]) == "cancelled"
     assert user.reschedule(jobs[1], delay=HOUR) == "scheduled"
     impatient = db.session(lock_timeout="500ms")
-    assert ids(impatient.claim(3)) == jobs[2:]
+    assert ids(impatient.claim(1)) == jobs[2:3]
+    assert ids(impatient.claim(3)) == jobs[3:]
     user.conn.commit()
     assert db.claim(3) == []
     check_books(db, jobs)
@@ -237,13 +238,14 @@ def test_a_cancellation_in_flight_is_passed_by(db: Database) -> None:
 
 @check
 def check_a_claim_in_flight_is_respected(db: Database) -> None:
-    """A job that an open claim has picked cannot be cancelled under it."""
-    jobs = db.given_jobs("a", 1)
+    """A job that an open claim has picked, by itself or among others, cannot be cancelled under it."""
+    jobs = db.given_jobs("a", 3)
     worker, user = db.session(autocommit=False), db.session()
-    worker.claim(1)
-    begun = waits(db, user, lambda: user.cancel(jobs[0]))
-    worker.conn.commit()
-    assert begun.result() == "cancel_requested"
+    for count in (1, 2):
+        (first, *_) = ids(worker.claim(count))
+        begun = waits(db, user, partial(user.cancel, first))
+        worker.conn.commit()
+        assert begun.result() == "cancel_requested"
     check_books(db, jobs)
 
 

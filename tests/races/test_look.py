@@ -5,6 +5,7 @@ The look: every change is read exactly once, whenever it is committed.
 from __future__ import annotations
 
 from datetime import datetime, timedelta
+from functools import partial
 from typing import TYPE_CHECKING
 
 import psycopg
@@ -309,20 +310,27 @@ def test_a_wish_for_all_reaches_who_was_idle(db: Database) -> None:
 @check
 def check_a_job_put_off_is_not_leased(db: Database) -> None:
     """A job that is put off or cancelled between its pick and its lock stays so, and the claim hands out others."""
-    off, second, gone, last = db.given_jobs("a", 4)
     worker = paused_session(db)
-    with gate_inside(db, "_lease", "from unnest(p_picks) as p\n    cross") as gate:
-        claim = gate.stop(worker, lambda: worker.claim(1))
-        assert db.reschedule(off, delay=HOUR) == "scheduled"
-        gate.open()
-        assert ids(claim.result()) == [second]
-        claim = gate.stop(worker, lambda: worker.claim(1))
-        assert db.cancel(gone) == "cancelled"
-        gate.open()
-        assert ids(claim.result()) == [last]
-    assert db.state(off) == "scheduled"
-    assert db.state(gone) == "cancelled"
-    check_books(db, [off, second, gone, last])
+    jobs = []
+    for count, old, new in (
+        (1, "where j.", "where public.at_gate() and j."),
+        (2, "where jj.", "where public.at_gate() and jj."),
+    ):
+        off, *second = db.given_jobs("a", 1 + count)
+        gone, *last = db.given_jobs("a", 1 + count)
+        with gate_inside(db, "_lease", old, new) as gate:
+            claim = gate.stop(worker, partial(worker.claim, count))
+            assert db.reschedule(off, delay=HOUR) == "scheduled"
+            gate.open()
+            assert ids(claim.result()) == second
+            claim = gate.stop(worker, partial(worker.claim, count))
+            assert db.cancel(gone) == "cancelled"
+            gate.open()
+            assert ids(claim.result()) == last
+        assert db.state(off) == "scheduled"
+        assert db.state(gone) == "cancelled"
+        jobs += [off, *second, gone, *last]
+    check_books(db, jobs)
 
 
 def test_a_job_put_off_is_not_leased(db: Database) -> None:

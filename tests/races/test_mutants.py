@@ -114,15 +114,31 @@ MUTANTS: dict[str, tuple[Callable[[Database], None], tuple[Callable[..., None], 
     ),
     # the pick and the lease
     "the claim does not lock the job": (
-        Edit("_lease", "for key share skip locked"),
+        Edit("_lease", "jj.state = 'queued'\n        for key share skip locked", "jj.state = 'queued'"),
+        (locks.check_a_cancellation_in_flight_is_passed_by, locks.check_a_claim_in_flight_is_respected),
+    ),
+    "the claim of one does not lock it": (
+        Edit("_lease", " j.state = 'queued'\n        for key share skip locked", " j.state = 'queued'"),
         (locks.check_a_cancellation_in_flight_is_passed_by, locks.check_a_claim_in_flight_is_respected),
     ),
     "a lease is given without a second look at the job": (
         Edit("_lease", "jj.ctid = p.job_row and jj.job_id = p.job_id and jj.state = 'queued'", "jj.job_id = p.job_id"),
         (look.check_a_job_put_off_is_not_leased,),
     ),
+    "a lease of one is given without a second look at it": (
+        Edit(
+            "_lease",
+            "j.ctid = v_pick.job_row and j.job_id = v_pick.job_id and j.state = 'queued'",
+            "j.job_id = v_pick.job_id",
+        ),
+        (look.check_a_job_put_off_is_not_leased,),
+    ),
     "the claim waits for the job": (
-        both(Edit("_lease", "key share skip locked", "key share"), Edit("_held_by_others", " skip locked")),
+        both(Edit("_lease", "key share skip locked", "key share", 2), Edit("_held_by_others", " skip locked")),
+        (locks.check_a_cancellation_in_flight_is_passed_by,),
+    ),
+    "the claim of one waits for it": (
+        Edit("_lease", " j.state = 'queued'\n        for key share skip locked", " j.state = 'queued' for key share"),
         (locks.check_a_cancellation_in_flight_is_passed_by,),
     ),
     "a head moves past a job that was skipped": (
@@ -528,7 +544,7 @@ MUTANTS: dict[str, tuple[Callable[[Database], None], tuple[Callable[..., None], 
     ),
     # reading ahead
     "what is ready is taken in any order": (
-        Edit("_take", "order by r.dispatch\n", "order by r.dispatch desc\n"),
+        Edit("_take", "order by rr.dispatch\n", "order by rr.dispatch desc\n"),
         (read_ahead.check_what_is_ready_is_taken_in_order,),
     ),
     "what is being taken is picked again": (
@@ -552,7 +568,10 @@ MUTANTS: dict[str, tuple[Callable[[Database], None], tuple[Callable[..., None], 
         (read_ahead.check_what_has_gone_is_paid_back,),
     ),
     "what is ready of a paused tenant is taken": (
-        Edit("_take", "select t.paused from", "select false from"),
+        both(
+            Edit("_take", "and t.paused order by", "and false order by"),
+            Edit("_take", "select t.paused from", "select false from"),
+        ),
         (read_ahead.check_a_pause_holds_what_is_ready, read_ahead.check_a_pause_holds_what_is_left_of_a_take),
     ),
     "who has some of what is ready waits for the rest": (
@@ -560,15 +579,15 @@ MUTANTS: dict[str, tuple[Callable[[Database], None], tuple[Callable[..., None], 
         (read_ahead.check_who_has_what_is_ready_does_not_wait,),
     ),
     "who takes what is ready may idle for ever": (
-        Edit("claim_jobs", "v_is_good := fairq._limit_idle_transaction();", ""),
+        Edit("claim_jobs", "fairq._limit_idle_transaction()", "true"),
         (read_ahead.check_a_claim_of_what_is_ready_may_not_idle_for_ever,),
     ),
     "what is ready is for all, whoever claims": (
-        Edit("_take", "h.is_for_all and h.is_ahead", "h.is_ahead"),
+        Edit("_take", "if v_floor is null or not v_is_for_all then", "if v_floor is null then"),
         (read_ahead.check_what_is_ready_is_for_who_may_claim_for_all,),
     ),
     "what is ready is for all, whoever is claimed for": (
-        Edit("_take", " and p_is_open"),
+        Edit("_take", " and p_is_open\n", "\n"),
         (read_ahead.check_what_is_ready_is_for_who_may_claim_for_all,),
     ),
     "what is ready of a paused queue is taken": (
@@ -580,11 +599,11 @@ MUTANTS: dict[str, tuple[Callable[[Database], None], tuple[Callable[..., None], 
         (read_ahead.check_a_newcomer_waits_for_what_is_ready_and_no_longer,),
     ),
     "the rest of a row is lost": (
-        Edit("_take", "if cardinality(v_here.jobs) > p_limit then", "if false then"),
+        Edit("_take", "if cardinality(v_picks) > p_limit then", "if false then"),
         (read_ahead.check_what_is_too_much_stays_ready,),
     ),
     "what is ready is so for ever": (
-        Edit("_take", "v_now - interval '1 second' and v_now + interval '1 second'", "'-infinity' and 'infinity'"),
+        Edit("_take", "n.now - interval '1 second' and n.now + interval '1 second'", "'-infinity' and 'infinity'"),
         (read_ahead.check_what_is_ready_is_so_for_a_second,),
     ),
     "who enters does so at the virtual time of what was ready": (
@@ -634,8 +653,8 @@ MUTANTS: dict[str, tuple[Callable[[Database], None], tuple[Callable[..., None], 
     ),
     "what is ready is taken by a clock that was set back": (
         both(
-            Edit("_take", "when t.expire_floor <= v_now", "when true"),
-            Edit("_take", "and t.ticked_at between v_now - interval '1 second' and v_now + interval '1 second'"),
+            Edit("_take", "when t.expire_floor <= n.now", "when true"),
+            Edit("_take", "and t.ticked_at between n.now - interval '1 second' and n.now + interval '1 second'"),
         ),
         (read_ahead.check_a_clock_set_back_loses_no_lease,),
     ),

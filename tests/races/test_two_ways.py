@@ -74,7 +74,7 @@ WRITTEN = """
     from fairq.jobs as j order by j.job_id
 """
 CLOSED = (
-    Edit("enqueue_job", "where octet_length(p_queue)", "where false and octet_length(p_queue)"),
+    Edit("enqueue_job", "octet_length(p_queue) <= 200", "false"),
     Edit(
         "_enqueue_plain_jobs",
         "where not exists (\n            select from job",
@@ -149,16 +149,17 @@ def test_both_ways_are_one(db: Database) -> None:
 @pytest.mark.parametrize(
     "mutation",
     [
-        Edit("enqueue_job", "octet_length(p_payload::text) <= h.payload_limit", "true"),
+        Edit("enqueue_job", "octet_length(p_payload::text) <= q.payload_limit", "true"),
         Edit("enqueue_job", "and p_cost > 0", ""),
-        Edit("enqueue_job", "and p_task ~ '[^[:space:]]'", ""),
+        Edit("enqueue_job", "or p_task ~ '[^[:space:]]'", "or true"),
         Edit("enqueue_job", "and p_key is null", ""),
-        Edit("enqueue_job", "p_max_attempts, h.max_attempts", "null, h.max_attempts"),
+        Edit("enqueue_job", "p_max_attempts, q.max_attempts", "null, q.max_attempts"),
         Edit("_enqueue_plain_jobs", "'^[1-9][0-9]{0,5}([.][0-9]{1,9})?$'", "'^[0-9.e]*$'"),
         Edit("_enqueue_plain_jobs", "jj.is_all", "true"),
-        Edit("_enqueue_plain_jobs", "d.priority::smallint", "null"),
+        Edit("_enqueue_plain_jobs", "j.priority::smallint", "null"),
         Edit("_enqueue_plain_jobs", "and octet_length(jj.queue) <= 200", ""),
-        Edit("_enqueue_plain_jobs", "order by jj.ordinal", "order by -jj.ordinal"),
+        Edit("_enqueue_plain_jobs", "order by j.ordinal", "order by -j.ordinal"),
+        Edit("_enqueue_plain_jobs", "or jj.tenant ~ '[^[:space:]]'", "or true"),
     ],
     ids=str,
 )

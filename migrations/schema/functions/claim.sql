@@ -84,40 +84,43 @@ declare
     v_claimed fairq.claimed_job[];
 begin
     if p_lease is not null or (
-        octet_length(p_queue) <= 200 and p_queue not in ('*', '@own') and p_queue ~ '[^[:space:]]'
-        and octet_length(p_owner) <= 200 and p_owner not in ('*', '@own') and p_owner ~ '[^[:space:]]'
+        octet_length(p_queue) <= 200 and p_queue not in ('*', '@own')
+        and (p_queue >= '!' collate "C" and p_queue <= '~' collate "C" or p_queue ~ '[^[:space:]]')
+        and octet_length(p_owner) <= 200 and p_owner not in ('*', '@own')
+        and (p_owner >= '!' collate "C" and p_owner <= '~' collate "C" or p_owner ~ '[^[:space:]]')
         and p_limit between 1 and 1000
         and current_setting('transaction_isolation') in ('read committed', 'read uncommitted')
     ) is not true then
         -- assigned, not performed: an expression costs less than a statement
         v_is_good := fairq._check_claim(p_queue, p_owner, p_limit, p_lease);
     end if;
-    if p_async_commit then
-        v_is_good := set_config('synchronous_commit', 'off', true) is not null;
-    end if;
-    v_is_good := fairq._limit_idle_transaction();
+    v_is_good := fairq._limit_idle_transaction()
+        and case when p_async_commit then set_config('synchronous_commit', 'off', true) is not null else true end;
 
     v_claimed := fairq._take(p_queue, p_owner, v_caller, p_limit, p_lease, p_tenant is null);
-    if v_claimed is null then
-        v_tenants := fairq._granted_tenants('claim', p_queue, v_caller);
-        v_claimed := '{}';
-    end if;
-    p_limit := p_limit - cardinality(v_claimed);
-    if p_limit > 0 and v_claimed <> '{}' then
-        -- who waited now might hand out what is over by then
-        perform from fairq.schedulers as s where s.queue = p_queue for update skip locked;
-        if not found then
-            p_limit := 0;
+    -- mostly it is what was asked for, where a queue reads ahead
+    if cardinality(v_claimed) is distinct from p_limit then
+        if v_claimed is null then
+            v_tenants := fairq._granted_tenants('claim', p_queue, v_caller);
+            v_claimed := '{}';
         end if;
-    end if;
-    if p_tenant is not null then
-        v_is_good := fairq._check_name('p_tenant', p_tenant, 200);
-        v_tenants := case when v_tenants = '{*}' or p_tenant = any (v_tenants) then array[p_tenant] else '{}' end;
-    end if;
-    -- nothing that is granted here looks like a queue with no work
-    if p_limit > 0 and v_tenants <> '{}' then
-        -- a statement of its own: the snapshot of one that calls it is older than the lock
-        v_claimed := v_claimed || fairq._dispatch(p_queue, p_owner, v_caller, p_limit, p_lease, v_tenants);
+        p_limit := p_limit - cardinality(v_claimed);
+        if p_limit > 0 and v_claimed <> '{}' then
+            -- who waited now might hand out what is over by then
+            perform from fairq.schedulers as s where s.queue = p_queue for update skip locked;
+            if not found then
+                p_limit := 0;
+            end if;
+        end if;
+        if p_tenant is not null then
+            v_is_good := fairq._check_name('p_tenant', p_tenant, 200);
+            v_tenants := case when v_tenants = '{*}' or p_tenant = any (v_tenants) then array[p_tenant] else '{}' end;
+        end if;
+        -- nothing that is granted here looks like a queue with no work
+        if p_limit > 0 and v_tenants <> '{}' then
+            -- a statement of its own: the snapshot of one that calls it is older than the lock
+            v_claimed := v_claimed || fairq._dispatch(p_queue, p_owner, v_caller, p_limit, p_lease, v_tenants);
+        end if;
     end if;
     if cardinality(v_claimed) = 1 and v_claimed[1].payload is not null then
         return next v_claimed[1];

@@ -121,6 +121,7 @@ as $fn$
 declare
     v_now   timestamptz;
     v_lease fairq.leases;
+    v_job   fairq.jobs;
 begin
     delete from fairq.leases as l
     where l.job_id = p_job_id and l.lease_token = p_token and l.caller = fairq._caller()
@@ -137,22 +138,20 @@ begin
 
     -- as in _settle and _finish, without their calls
     insert into fairq.settlements (queue, endings) values (v_lease.queue, array[fairq._ending(v_lease, 'held', v_now)]);
-    with gone as (
-        delete from fairq.jobs as j where j.job_id = v_lease.job_id returning j.*
-    )
+    delete from fairq.jobs as j where j.job_id = v_lease.job_id returning j.* into v_job;
+    if not found then
+        raise exception 'a job was changed while it was completed' using errcode = '40001', hint = 'Try again.';
+    end if;
     insert into fairq.finished_jobs (
         job_id, queue, tenant, task, payload, priority, state, attempts, max_attempts, run_at, cost, operation_key,
         traceparent, last_error, created_at, started_at, finished_at, lease_owner, token_hash, result
     )
-    select
-        g.job_id, g.queue, g.tenant, g.task, g.payload, g.priority, 'succeeded', v_lease.attempt,
-        g.max_attempts, g.run_at, g.cost, g.operation_key, g.traceparent,
-        g.last_error, g.created_at, v_lease.started_at, v_now, v_lease.lease_owner,
+    values (
+        v_job.job_id, v_job.queue, v_job.tenant, v_job.task, v_job.payload, v_job.priority, 'succeeded',
+        v_lease.attempt, v_job.max_attempts, v_job.run_at, v_job.cost, v_job.operation_key, v_job.traceparent,
+        v_job.last_error, v_job.created_at, v_lease.started_at, v_now, v_lease.lease_owner,
         sha256(uuid_send(p_token)), p_result
-    from gone as g;
-    if not found then
-        raise exception 'a job was changed while it was completed' using errcode = '40001', hint = 'Try again.';
-    end if;
+    );
     return true;
 end
 $fn$;

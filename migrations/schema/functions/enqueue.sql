@@ -180,8 +180,10 @@ create or replace function fairq._wake(p_queue text)
     set search_path = pg_catalog, pg_temp
 as $fn$
 -- One NOTIFY when a worker found the queue empty, none while there is a backlog. The payload says nothing.
+--
+-- Index:  ticks_pkey, newest first.
 begin
-    if (fairq._newest_tick(p_queue)).found_empty then
+    if (select t.found_empty from fairq.ticks as t where t.queue = p_queue order by t.tick_id desc limit 1) then
         perform pg_notify(fairq.channel(p_queue), '');
     end if;
 end
@@ -220,49 +222,61 @@ as $fn$
 -- Raises: 22023 for a bad argument; 54000 for a payload over the queue's limit; 42501 for a tenant or queue not
 --         granted; QF002 for a key in use for another payload.
 declare
-    v_found    record;
+    v_attempts integer;
+    v_notify   boolean;
+    v_now      timestamptz;
+    v_is_plain boolean;
+    v_job_id   bigint;
     v_is_done  boolean;
     v_settings fairq.queues;
     v_job      fairq.new_job;
     v_outcome  fairq.enqueue_outcome;
 begin
-    -- most jobs are plain, and whoever may enqueue them is granted that by the name of the tenant: one statement, which
-    -- does nothing where there is more to look at
-    with here as materialized (
-        select q.payload_limit, q.max_attempts, q.notify, clock_timestamp() as now from fairq.queues as q
-        where q.queue in (p_queue, '*') order by q.queue = '*' limit 1
-    ), new as (
+    -- most jobs are plain, and whoever may enqueue them is granted that by the name of the tenant: one question says so
+    select
+        coalesce(p_max_attempts, q.max_attempts), q.notify, clock_timestamp(),
+        -- as in _check_name and _check_job; the first character, if it is one of ASCII, says that a name is not blank
+        octet_length(p_queue) <= 200 and p_queue not in ('*', '@own')
+        and (p_queue >= '!' collate "C" and p_queue <= '~' collate "C" or p_queue ~ '[^[:space:]]')
+        and octet_length(p_tenant) <= 200 and p_tenant not in ('*', '@own')
+        and (p_tenant >= '!' collate "C" and p_tenant <= '~' collate "C" or p_tenant ~ '[^[:space:]]')
+        and octet_length(p_task) <= 200 and p_task not in ('*', '@own')
+        and (p_task >= '!' collate "C" and p_task <= '~' collate "C" or p_task ~ '[^[:space:]]')
+        and jsonb_typeof(p_payload) = 'object' and octet_length(p_payload::text) <= q.payload_limit
+        and p_priority between 0 and 3
+        and coalesce(p_max_attempts, 1) between 1 and 1000
+        and p_cost > 0 and p_cost <= 1000000
+        and (p_traceparent is null or fairq._is_traceparent(p_traceparent))
+        and p_run_at is null and p_delay is null and p_key is null and p_key_ttl is null
+        -- as in _granted_tenants and _caller
+        and exists (
+            select from fairq.access_grants as a
+            where a.verb = 'enqueue' and a.tenant in (p_tenant, '*') and a.queue in (p_queue, '*')
+              and pg_has_role(
+                  case when current_setting('role') = 'none' then session_user else current_setting('role')::name end,
+                  to_regrole(quote_ident(a.role_name))::oid, 'usage'
+              )
+        )
+    into v_attempts, v_notify, v_now, v_is_plain
+    from fairq.queues as q
+    -- as in _queue_settings, without a sort
+    where q.queue
+        = case when exists (select from fairq.queues as qq where qq.queue = p_queue) then p_queue else '*' end;
+    if v_is_plain then
         insert into fairq.jobs (
             queue, tenant, task, payload, priority, max_attempts, run_at, cost, traceparent, created_at
         )
-        select
-            p_queue, p_tenant, p_task, p_payload, p_priority, coalesce(p_max_attempts, h.max_attempts), h.now, p_cost,
-            p_traceparent, h.now
-        from here as h
-        -- as in _check_name and _check_job
-        where octet_length(p_queue) <= 200 and p_queue not in ('*', '@own') and p_queue ~ '[^[:space:]]'
-          and octet_length(p_tenant) <= 200 and p_tenant not in ('*', '@own') and p_tenant ~ '[^[:space:]]'
-          and octet_length(p_task) <= 200 and p_task not in ('*', '@own') and p_task ~ '[^[:space:]]'
-          and jsonb_typeof(p_payload) = 'object' and octet_length(p_payload::text) <= h.payload_limit
-          and p_priority between 0 and 3
-          and coalesce(p_max_attempts, 1) between 1 and 1000
-          and p_cost > 0 and p_cost <= 1000000
-          and (p_traceparent is null or fairq._is_traceparent(p_traceparent))
-          and p_run_at is null and p_delay is null and p_key is null and p_key_ttl is null
-          -- as in _granted_tenants
-          and exists (
-              select from fairq.access_grants as a
-              where a.verb = 'enqueue' and a.tenant in (p_tenant, '*') and a.queue in (p_queue, '*')
-                and pg_has_role(fairq._caller()::name, to_regrole(quote_ident(a.role_name))::oid, 'usage')
-          )
-        returning job_id
-    )
-    select n.job_id, h.notify into v_found from new as n cross join here as h;
-    if found then
-        if v_found.notify then
-            perform fairq._wake(p_queue);
+        values (
+            p_queue, p_tenant, p_task, p_payload, p_priority, v_attempts, v_now, p_cost, p_traceparent, v_now
+        )
+        returning job_id into v_job_id;
+        if v_notify then
+            -- as in _wake
+            if (select t.found_empty from fairq.ticks as t where t.queue = p_queue order by t.tick_id desc limit 1) then
+                perform pg_notify(fairq.channel(p_queue), '');
+            end if;
         end if;
-        return row(v_found.job_id, true)::fairq.enqueued_job;
+        return row(v_job_id, true)::fairq.enqueued_job;
     end if;
 
     -- assigned, not performed: an expression costs less than a statement
@@ -434,22 +448,28 @@ begin
             select qq.payload_limit, qq.max_attempts from fairq.queues as qq
             where qq.queue in (d.queue, '*') order by qq.queue = '*' limit 1
         ) as q
-    ), drawn as materialized (
-        select j.*, nextval('fairq.jobs_job_id_seq') as job_id
-        from (
-            select jj.*, h.now, h.max_attempts as attempts
-            from job as jj
-            join here as h on h.queue = jj.queue
-            order by jj.ordinal
-        ) as j
+    ), new as (
+        -- in their order, in which the ids are drawn, too
+        insert into fairq.jobs (
+            queue, tenant, task, payload, priority, max_attempts, run_at, cost, traceparent, created_at
+        )
+        select
+            j.queue, j.tenant, j.task, j.payload, coalesce(j.priority::smallint, 2),
+            coalesce(j.max_attempts::integer, h.max_attempts), h.now, coalesce(j.cost::double precision, 1),
+            j.traceparent, h.now
+        from job as j
+        join here as h on h.queue = j.queue
         where not exists (
             select from job as jj left join here as hh on hh.queue = jj.queue
-            -- as in _check_name and _check_job; numbers as most people write them
+            -- as in enqueue_job; numbers as most people write them
             where (
                 jj.is_all
-                and octet_length(jj.queue) <= 200 and jj.queue not in ('*', '@own') and jj.queue ~ '[^[:space:]]'
-                and octet_length(jj.tenant) <= 200 and jj.tenant not in ('*', '@own') and jj.tenant ~ '[^[:space:]]'
-                and octet_length(jj.task) <= 200 and jj.task not in ('*', '@own') and jj.task ~ '[^[:space:]]'
+                and octet_length(jj.queue) <= 200 and jj.queue not in ('*', '@own')
+                and (jj.queue >= '!' collate "C" and jj.queue <= '~' collate "C" or jj.queue ~ '[^[:space:]]')
+                and octet_length(jj.tenant) <= 200 and jj.tenant not in ('*', '@own')
+                and (jj.tenant >= '!' collate "C" and jj.tenant <= '~' collate "C" or jj.tenant ~ '[^[:space:]]')
+                and octet_length(jj.task) <= 200 and jj.task not in ('*', '@own')
+                and (jj.task >= '!' collate "C" and jj.task <= '~' collate "C" or jj.task ~ '[^[:space:]]')
                 and jsonb_typeof(jj.payload) = 'object' and octet_length(jj.payload::text) <= hh.payload_limit
                 and (jj.priority is null or jj.priority ~ '^[0-3]$')
                 and (jj.max_attempts is null or jj.max_attempts ~ '^[1-9][0-9]{0,2}$')
@@ -465,17 +485,10 @@ begin
                   and pg_has_role(fairq._caller()::name, to_regrole(quote_ident(a.role_name))::oid, 'usage')
             )
         )
-    ), new as (
-        insert into fairq.jobs (
-            job_id, queue, tenant, task, payload, priority, max_attempts, run_at, cost, traceparent, created_at
-        )
-        select
-            d.job_id, d.queue, d.tenant, d.task, d.payload, coalesce(d.priority::smallint, 2),
-            coalesce(d.max_attempts::integer, d.attempts), d.now, coalesce(d.cost::double precision, 1), d.traceparent,
-            d.now
-        from drawn as d
+        order by j.ordinal
+        returning job_id
     )
-    select d.ordinal, d.job_id, 'created'::text from drawn as d order by d.ordinal;
+    select row_number() over (order by n.job_id)::integer, n.job_id, 'created'::text from new as n order by n.job_id;
 end
 $fn$;
 comment on function fairq._enqueue_plain_jobs(jsonb) is 'Enqueues a batch that needs no closer look. Internal.';

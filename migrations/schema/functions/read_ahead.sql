@@ -92,8 +92,7 @@ create or replace function fairq._take(
 as $fn$
 -- queued -> running: up to p_limit of the jobs that are ready, in the order in which they were picked, as far as nobody
 -- else is taking them. None that was picked more than a second ago: then it is time to look again, for who has arrived,
--- for jobs that are due and for leases that are over. Null, asked in the same statement, when this caller may not claim
--- for all.
+-- for jobs that are due and for leases that are over. Null when this caller may not claim for all.
 --
 -- p_is_open: whether the claim is for jobs of all tenants.
 -- p_now:  the clock; null for the real one, read once the picks are had: no lease ends before they were picked, which
@@ -101,89 +100,104 @@ as $fn$
 --         anew.
 -- Fair:   they are charged and counted already. Of a queue that is paused none is taken, nor any beside those of a
 --         tenant that is.
--- Long:   what may be taken is asked in one statement: between two, it could change.
--- Locks:  rows of ready_picks, skipping those held by others; then as _lease.
--- Index:  ready_picks_pkey, from the ready floor; ticks_pkey, tenants_pkey.
+-- Long:   the two questions stand in full: each part of them that were a function would cost as much as the question.
+-- Locks:  rows of ready_picks, skipping those held by others; then as _lease. Neither question waits for anything.
+-- Index:  ready_picks_pkey, from the ready floor; ticks_pkey, tenants_pause_idx, tenants_pkey.
 -- Raises: 22023 for a lease that is longer than the queue allows, before it takes anything.
 declare
-    v_claimed fairq.claimed_job[] := '{}';
-    v_here    record;
-    v_now     timestamptz;
-    v_base    bigint;
-    v_got     fairq.claimed_job[];
+    v_claimed    fairq.claimed_job[] := '{}';
+    v_is_for_all boolean;
+    v_default    interval;
+    v_longest    interval;
+    v_floor      bigint;
+    v_dispatch   bigint;
+    v_picks      fairq.pick[];
+    v_got        fairq.claimed_job[];
 begin
     loop
-        v_now := coalesce(p_now, clock_timestamp());
-        with here as materialized (
-            select
-                -- as in _granted_tenants
-                exists (
-                    select from fairq.access_grants as a
-                    where a.verb = 'claim' and a.tenant = '*' and a.queue in (p_queue, '*')
-                      and pg_has_role(p_caller::name, to_regrole(quote_ident(a.role_name))::oid, 'usage')
-                ) as is_for_all,
-                q.read_ahead > 0 and not q.paused and p_is_open
-                and (p_lease <= q.longest_lease) is not false as is_ahead,
-                q.default_lease, q.longest_lease
-            from fairq.queues as q
-            where q.queue in (p_queue, '*') order by q.queue = '*' limit 1
-        ), first as (
-            select r.ctid as row_id from fairq.ready_picks as r
-            where r.queue = p_queue
-              and r.dispatch >= (
-                  select case when h.is_for_all and h.is_ahead then (
-                      select case
-                          when t.expire_floor <= v_now
-                            and t.ticked_at between v_now - interval '1 second' and v_now + interval '1 second'
-                              then nullif(t.ready_floor, 0)
-                      end
-                      from fairq.ticks as t
-                      where t.queue = p_queue order by t.tick_id desc limit 1
-                  ) end
-                  from here as h
-              )
-              and not exists (
-                  select from unnest(r.jobs) as p
-                  where (
-                      select t.paused from fairq.tenants as t
-                      where t.tenant in (p.tenant, '*') and t.queue = p_queue
-                      order by t.tenant = '*'
-                      limit 1
+        select
+            -- as in _granted_tenants
+            exists (
+                select from fairq.access_grants as a
+                where a.verb = 'claim' and a.tenant = '*' and a.queue in (p_queue, '*')
+                  and pg_has_role(p_caller::name, to_regrole(quote_ident(a.role_name))::oid, 'usage')
+            ),
+            q.default_lease, q.longest_lease,
+            case
+                when q.read_ahead > 0 and not q.paused and p_is_open
+                    and (p_lease <= q.longest_lease) is not false then (
+                    select case
+                        when t.expire_floor <= n.now
+                          and t.ticked_at between n.now - interval '1 second' and n.now + interval '1 second'
+                            then nullif(t.ready_floor, 0)
+                    end
+                    from fairq.ticks as t cross join (select coalesce(p_now, clock_timestamp()) as now offset 0) as n
+                    where t.queue = p_queue order by t.tick_id desc limit 1
+                )
+            end
+        into v_is_for_all, v_default, v_longest, v_floor
+        from fairq.queues as q
+        -- as in _queue_settings, without a sort
+        where q.queue
+            = case when exists (select from fairq.queues as qq where qq.queue = p_queue) then p_queue else '*' end;
+        if v_floor is null or not v_is_for_all then
+            if p_lease > v_longest then
+                perform fairq._check_span('p_lease', p_lease, interval '1 millisecond', v_longest);
+            end if;
+            exit;
+        end if;
+
+        delete from fairq.ready_picks as r
+        where r.ctid = (
+            select rr.ctid from fairq.ready_picks as rr
+            where rr.queue = p_queue and rr.dispatch >= v_floor
+              and (
+                  -- most of the time nobody is paused
+                  (
+                      select t.tenant from fairq.tenants as t
+                      where t.queue = p_queue and t.paused order by t.tenant limit 1
+                  ) is null
+                  or not exists (
+                      select from unnest(rr.jobs) as p
+                      where (
+                          select t.paused from fairq.tenants as t
+                          where t.tenant in (p.tenant, '*') and t.queue = p_queue
+                          order by t.tenant = '*'
+                          limit 1
+                      )
                   )
               )
-            order by r.dispatch
+            order by rr.dispatch
             limit 1
             for update skip locked
-        ), taken as (
-            delete from fairq.ready_picks as r using first as f where r.ctid = f.row_id
-            returning r.dispatch, r.jobs
         )
-        select h.is_for_all, h.default_lease, h.longest_lease, t.dispatch, t.jobs into v_here
-        from here as h left join taken as t on true;
-        if p_lease > v_here.longest_lease then
-            perform fairq._check_span('p_lease', p_lease, interval '1 millisecond', v_here.longest_lease);
-        end if;
-        exit when v_here.jobs is null;
+        returning r.dispatch, r.jobs into v_dispatch, v_picks;
+        exit when not found;
 
-        v_now := coalesce(p_now, clock_timestamp());
-        p_lease := coalesce(p_lease, v_here.default_lease);
-        v_base := v_here.dispatch - v_here.jobs[1].turn;
-        if cardinality(v_here.jobs) > p_limit then
+        if cardinality(v_picks) > p_limit then
             insert into fairq.ready_picks (queue, dispatch, jobs)
-            values (p_queue, v_base + v_here.jobs[p_limit + 1].turn, v_here.jobs[p_limit + 1:]);
-            v_here.jobs := v_here.jobs[1 : p_limit];
+            values (
+                p_queue, v_dispatch - v_picks[1].turn + v_picks[p_limit + 1].turn, v_picks[p_limit + 1:]
+            );
+            v_picks := v_picks[1 : p_limit];
         end if;
-        v_got := fairq._lease(p_queue, v_here.jobs, v_base, p_owner, p_caller, v_now, p_lease, true);
+        v_got := fairq._lease(
+            p_queue, v_picks, v_dispatch - v_picks[1].turn, p_owner, p_caller, coalesce(p_now, clock_timestamp()),
+            coalesce(p_lease, v_default), true
+        );
         if v_got is null then
             -- and no more: the one that somebody holds would come again
-            v_got := fairq._lease_each(p_queue, v_here.jobs, v_base, p_owner, p_caller, v_now, p_lease);
+            v_got := fairq._lease_each(
+                p_queue, v_picks, v_dispatch - v_picks[1].turn, p_owner, p_caller, coalesce(p_now, clock_timestamp()),
+                coalesce(p_lease, v_default)
+            );
             p_limit := 0;
         end if;
         v_claimed := v_claimed || v_got;
         p_limit := p_limit - cardinality(v_got);
         exit when p_limit <= 0;
     end loop;
-    return case when v_here.is_for_all then v_claimed end;
+    return case when v_is_for_all then v_claimed end;
 end
 $fn$;
 comment on function fairq._take(text, text, text, integer, interval, boolean, timestamptz) is 'Leases what is ready to a worker that may claim for all. Internal.';

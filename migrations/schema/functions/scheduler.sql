@@ -1029,15 +1029,43 @@ create or replace function fairq._lease(
 as $fn$
 -- queued -> running: all of the chosen jobs, or none when one of them is held by somebody who may be taking it away.
 --
+-- Long:   one job by plain statements, which start sooner, and many at once.
 -- Locks:  the jobs' rows, for key share, skipping those held for update: nothing waits under the queue's lock.
 declare
     v_claimed fairq.claimed_job[];
+    v_pick    fairq.pick;
+    v_job     fairq.claimed_job;
 begin
+    if cardinality(p_picks) = 1 then
+        v_pick := p_picks[1];
+        select
+            j.job_id, p_queue, j.tenant, j.task, j.payload, j.priority, j.attempts + 1, j.max_attempts,
+            gen_random_uuid(), p_now + p_lease, j.run_at, j.created_at, j.traceparent
+        into v_job
+        from fairq.jobs as j
+        -- its state once more: a lock follows the row to a version that the pick has not seen
+        where j.ctid = v_pick.job_row and j.job_id = v_pick.job_id and j.state = 'queued'
+        for key share skip locked;
+        if not found then
+            return null;
+        end if;
+        insert into fairq.leases (
+            job_id, queue, tenant, caller, lease_owner, lease_token, attempt, started_at, lease_expires_at, dispatch,
+            prepaid, weight, epoch
+        )
+        values (
+            v_job.job_id, p_queue, v_job.tenant, p_caller, p_owner, v_job.lease_token, v_job.attempt, p_now,
+            v_job.lease_expires_at, p_dispatch + v_pick.turn, case when p_by_time then v_pick.price end,
+            case when p_by_time then v_pick.weight end, v_pick.epoch
+        );
+        return array[v_job];
+    end if;
+
     select array_agg(
         row(
             j.job_id, p_queue, j.tenant, j.task,
             -- a great one is fetched when it is sent: a thousand of them do not fit into one array
-            case when pg_column_size(j.payload) < 2000 or cardinality(p_picks) = 1 then j.payload end, j.priority,
+            case when pg_column_size(j.payload) < 2000 then j.payload end, j.priority,
             j.attempts + 1, j.max_attempts,
             gen_random_uuid(), p_now + p_lease, j.run_at, j.created_at, j.traceparent
         )::fairq.claimed_job order by p.turn
@@ -1045,7 +1073,7 @@ begin
     into v_claimed
     from unnest(p_picks) as p
     cross join lateral (
-        -- its state once more: a lock follows the row to a version that the pick has not seen
+        -- its state once more, as above
         select jj.* from fairq.jobs as jj
         where jj.ctid = p.job_row and jj.job_id = p.job_id and jj.state = 'queued'
         for key share skip locked
