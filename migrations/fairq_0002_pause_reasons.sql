@@ -4138,23 +4138,6 @@ $fn$;
 comment on function fairq._queue_tokens(fairq.ticks, fairq.queues, timestamptz) is 'The tokens of a queue. Internal.';
 revoke all on function fairq._queue_tokens(fairq.ticks, fairq.queues, timestamptz) from public;
 
-create or replace function fairq._room(p_tick fairq.ticks, p_settings fairq.queues, p_limit integer)
-    returns integer
-    language plpgsql
-    immutable
-    set search_path = pg_catalog, pg_temp
-as $fn$
--- How many jobs the queue as a whole may start now, of those asked for.
-begin
-    return case
-        when p_settings.paused then 0
-        else greatest(0, least(p_limit, p_settings.max_running - p_tick.running, floor(p_tick.tokens)))
-    end;
-end
-$fn$;
-comment on function fairq._room(fairq.ticks, fairq.queues, integer) is 'What cap and rate of a queue leave of a claim. Internal.';
-revoke all on function fairq._room(fairq.ticks, fairq.queues, integer) from public;
-
 create or replace function fairq._news_of(p_job_ids bigint[])
     returns fairq.news[]
     language plpgsql
@@ -4309,7 +4292,11 @@ begin
     v_tick.tokens_at := v_now;
 
     v_longest := case when v_settings.charge = 'time' then extract(epoch from p_lease) * 1000 end;
-    v_left := fairq._room(v_tick, v_settings, p_limit + v_ahead);
+    -- what the cap and the rate of the queue leave of it
+    v_left := case
+        when v_settings.paused then 0
+        else greatest(0, least(p_limit + v_ahead, v_settings.max_running - v_tick.running, floor(v_tick.tokens)))
+    end;
     while v_left > 0 loop
         v_want := case when v_settings.charge = 'cost' then 1 else v_left end;
         v_wide := greatest(v_want, v_wide);
@@ -6176,8 +6163,9 @@ grant execute on function fairq.reconcile(text, integer) to fairq_operator, fair
 --
 -- version 1: what calls that began under it may still call
 --
--- _is_plain: enqueue_job and enqueue_jobs by _check_job. _take_ready: claim_jobs and _dispatch. Nothing of this version
--- calls them; the next one drops them. The p_result of _finish is of that kind, too: _complete_one.
+-- _is_plain: enqueue_job and enqueue_jobs by _check_job. _take_ready: claim_jobs and _dispatch. _room: _dispatch.
+-- Nothing of this version calls them; the next one drops them. The p_result of _finish is of that kind, too:
+-- _complete_one.
 
 create or replace function fairq._is_plain(p_job fairq.new_job, p_settings fairq.queues)
     returns boolean
@@ -6283,6 +6271,23 @@ end
 $fn$;
 comment on function fairq._take_ready(text, text, text, integer, interval, boolean, timestamptz) is 'Leases what is ready to a worker. Internal.';
 revoke all on function fairq._take_ready(text, text, text, integer, interval, boolean, timestamptz) from public;
+
+create or replace function fairq._room(p_tick fairq.ticks, p_settings fairq.queues, p_limit integer)
+    returns integer
+    language plpgsql
+    immutable
+    set search_path = pg_catalog, pg_temp
+as $fn$
+-- How many jobs the queue as a whole may start now, of those asked for.
+begin
+    return case
+        when p_settings.paused then 0
+        else greatest(0, least(p_limit, p_settings.max_running - p_tick.running, floor(p_tick.tokens)))
+    end;
+end
+$fn$;
+comment on function fairq._room(fairq.ticks, fairq.queues, integer) is 'What cap and rate of a queue leave of a claim. Internal.';
+revoke all on function fairq._room(fairq.ticks, fairq.queues, integer) from public;
 
 --
 -- schema/finish.sql

@@ -26,7 +26,7 @@ STEPS = {
     "settings and arguments": (
         *("_queue_settings", "_check_name", "_check_limit", "_check_claim", "_check_held", "_check_batch"),
         *("_limit_idle_transaction",),
-        *("_room", "_queue_tokens"),
+        "_queue_tokens",
     ),
     "what is ready: left for others, taken, put back; settings, and who may claim what": (
         *("_take", "_make_ready", "_put_ready_back", "_being_taken", "_lease_each"),

@@ -290,8 +290,8 @@ MUTANTS: list[tuple[Callable[[Database], None], Edit | Both]] = [
         Edit("_refilled", "p_was.tokens_at, p_was.rate, p_was.burst", "p_was.tokens_at, p_flow.rate, p_flow.burst"),
     ),
     # cap and rate of the queue are ignored
-    (scenario("r9_the_queue_has_a_cap"), Edit("_room", "p_settings.max_running - p_tick.running, ", "")),
-    (scenario("r10_the_queue_has_a_rate"), Edit("_room", ", floor(p_tick.tokens)", "")),
+    (scenario("r9_the_queue_has_a_cap"), Edit("_dispatch", "v_settings.max_running - v_tick.running, ", "")),
+    (scenario("r10_the_queue_has_a_rate"), Edit("_dispatch", ", floor(v_tick.tokens)", "")),
     # the defaults of * are ignored; or not noticed by the flows there are
     (
         scenario("tenants_without_a_row_have_the_defaults"),

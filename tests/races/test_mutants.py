@@ -229,7 +229,7 @@ MUTANTS: dict[str, tuple[Callable[[Database], None], tuple[Callable[..., None], 
         (leases.check_what_runs_is_counted,),
     ),
     "the queue's cap does not limit a claim": (
-        Edit("_room", "p_settings.max_running - p_tick.running", "p_settings.max_running"),
+        Edit("_dispatch", "v_settings.max_running - v_tick.running", "v_settings.max_running"),
         (storms.check_the_cap_of_the_queue_holds,),
     ),
     "a tenant found empty stays backlogged": (

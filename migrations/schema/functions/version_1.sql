@@ -1,8 +1,9 @@
 --
 -- version 1: what calls that began under it may still call
 --
--- _is_plain: enqueue_job and enqueue_jobs by _check_job. _take_ready: claim_jobs and _dispatch. Nothing of this version
--- calls them; the next one drops them. The p_result of _finish is of that kind, too: _complete_one.
+-- _is_plain: enqueue_job and enqueue_jobs by _check_job. _take_ready: claim_jobs and _dispatch. _room: _dispatch.
+-- Nothing of this version calls them; the next one drops them. The p_result of _finish is of that kind, too:
+-- _complete_one.
 
 create or replace function fairq._is_plain(p_job fairq.new_job, p_settings fairq.queues)
     returns boolean
@@ -108,3 +109,20 @@ end
 $fn$;
 comment on function fairq._take_ready(text, text, text, integer, interval, boolean, timestamptz) is 'Leases what is ready to a worker. Internal.';
 revoke all on function fairq._take_ready(text, text, text, integer, interval, boolean, timestamptz) from public;
+
+create or replace function fairq._room(p_tick fairq.ticks, p_settings fairq.queues, p_limit integer)
+    returns integer
+    language plpgsql
+    immutable
+    set search_path = pg_catalog, pg_temp
+as $fn$
+-- How many jobs the queue as a whole may start now, of those asked for.
+begin
+    return case
+        when p_settings.paused then 0
+        else greatest(0, least(p_limit, p_settings.max_running - p_tick.running, floor(p_tick.tokens)))
+    end;
+end
+$fn$;
+comment on function fairq._room(fairq.ticks, fairq.queues, integer) is 'What cap and rate of a queue leave of a claim. Internal.';
+revoke all on function fairq._room(fairq.ticks, fairq.queues, integer) from public;
