@@ -209,8 +209,8 @@ set local role fairq_owner;
 do $fn$
 begin
     lock table
-        fairq.queues, fairq.tenants, fairq.jobs, fairq.leases, fairq.finished_jobs, fairq.settlements,
-        fairq.ready_picks in access exclusive mode;
+        fairq.queues, fairq.tenants, fairq.access_grants, fairq.jobs, fairq.leases, fairq.finished_jobs,
+        fairq.settlements, fairq.ready_picks in access exclusive mode;
 end
 $fn$;
 

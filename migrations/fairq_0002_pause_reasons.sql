@@ -7,8 +7,8 @@
 --          enqueue, claim and complete ask less of the server: most of their checks in one statement
 -- Tables:  pause_notes is new; tenants and access_grants get an index each, and queues and tenants triggers; what every
 --          job passes through loses some checks; none is rewritten
--- Locks:   queues, tenants, jobs, leases, finished_jobs, settlements and ready_picks, from the first statement to the
---          end: everybody waits for a moment; access_grants against writing
+-- Locks:   queues, tenants, access_grants, jobs, leases, finished_jobs, settlements and ready_picks, from the first
+--          statement to the end: everybody waits for a moment
 -- Clients: nothing changes for them; operators get pause_queue, resume_queue, pause_tenant_because and pauses
 -- Undo:    reasons and times are forgotten, pauses stay; everybody waits while the checks read jobs and history
 
@@ -221,8 +221,8 @@ set local role fairq_owner;
 do $fn$
 begin
     lock table
-        fairq.queues, fairq.tenants, fairq.jobs, fairq.leases, fairq.finished_jobs, fairq.settlements,
-        fairq.ready_picks in access exclusive mode;
+        fairq.queues, fairq.tenants, fairq.access_grants, fairq.jobs, fairq.leases, fairq.finished_jobs,
+        fairq.settlements, fairq.ready_picks in access exclusive mode;
 end
 $fn$;
 
