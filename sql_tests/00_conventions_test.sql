@@ -1,5 +1,5 @@
 -- The house rules that the catalog can be asked about; each failure names the offender.
-select plan(28);
+select plan(29);
 
 -- the functions as the rules see them
 create temp view functions as
@@ -98,6 +98,15 @@ $$, 'every table in a body carries its schema');
 select is_empty($$
     select f.function from functions as f where f.body ~ '\t'
 $$, 'no body has a tab');
+
+-- every locale agrees on ASCII alone
+select is_empty($$
+    select f.function
+    from functions as f
+    where regexp_count(f.body, '>= ''!'' collate') <> regexp_count(
+        f.body, '(\S+) >= ''!'' collate "C" and \1 <= ''~'' collate "C" or \1 ~ ''\[\^\[:space:\]\]'''
+    )
+$$, 'a name is judged by its first character alone only when that is visible ASCII');
 
 select is_empty($$
     select f.function, l.line

@@ -511,6 +511,19 @@ def producers_enqueue_what_they_were_granted(db: Database) -> None:
         assert producer.rows("select * from fairq.get_job(%s)", other) == []
     assert producer.cancel(job) == "cancelled"
 
+    # who has set a role is that role, whatever its login may do
+    login, role = db.login("fairq_producer"), db.login("fairq_producer")
+    db.execute(f"grant {role} to {login}")
+    for who, tenant in ((login, "b"), (role, "a")):
+        db.execute("insert into fairq.access_grants values (%s, 'enqueue', 'q', %s)", who, tenant)
+    session = db.session(user=login)
+    for tenant in ("a", "b"):
+        assert session.value("select (fairq.enqueue_job(%s, 't', p_queue => 'q')).created", tenant)
+    session.execute(f"set role {role}")
+    assert session.value("select (fairq.enqueue_job('a', 't', p_queue => 'q')).created")
+    refused(session, ["select fairq.enqueue_job('b', 't', p_queue => 'q')",
+                      """select fairq.enqueue_jobs('[{"tenant": "b", "task": "t", "queue": "q"}]')"""])  # fmt: skip
+
 
 ENDINGS = ("renew_job_lease", "complete_job", "fail_job", "release_job")
 
@@ -1013,9 +1026,10 @@ def a_notification_says_nothing(db: Database) -> None:
         w.producer().execute(f"select fairq.{call}")
     assert list(listener.conn.notifies(timeout=0.2)) == []
     db.set_queue("loud", notify=True)
-    w.tenant("a").execute("select fairq.enqueue_job(p_task => 't', p_payload => '{\"s\": 1}', p_queue => 'loud')")
-    heard = list(listener.conn.notifies(timeout=5, stop_after=1))
-    assert [(each.channel, each.payload) for each in heard] == [(channels[1], "")]
+    for caller, tenant in ((w.tenant("a"), None), (w.producer(), "a")):
+        caller.execute("select fairq.enqueue_job(%s, 't', '{\"s\": 1}', p_queue => 'loud')", tenant)
+        heard = list(listener.conn.notifies(timeout=5, stop_after=1))
+        assert [(each.channel, each.payload) for each in heard] == [(channels[1], "")]
 
 
 @attack("S02")

@@ -50,6 +50,12 @@ COMPLETE = "fairq.complete_job(bigint, uuid, jsonb)"
 SET_TENANT = "fairq.set_tenant(text, text, float8, integer, boolean, float8, integer)"
 SETTING = "pg_catalog.current_setting('app.tenant_id', true)"
 CALLER = "case when current_setting('role') = 'none' then session_user::text else current_setting('role') end"
+CALLER_AT_ONCE = "case when current_setting('role') = 'none' then session_user else current_setting('role')::name end"
+HAS_ROLE_OF_CALLER = f"""
+              and pg_has_role(
+                  {CALLER_AT_ONCE},
+                  to_regrole(quote_ident(a.role_name))::oid, 'usage'
+              )"""
 HAS_ROLE = "and pg_has_role(p_caller::name, to_regrole(quote_ident(a.role_name))::oid, 'usage')"
 PAYLOAD = "octet_length(p_job.payload::text) > p_settings.payload_limit"
 ENQUEUE = """fairq.enqueue_job(
@@ -264,7 +270,10 @@ SABOTAGES: dict[str, tuple[Mutation, str]] = {
             ("a grant of one verb is one of all", f"a.verb = '{verb}'", "true"),
             (
                 "a grant is for whoever calls",
-                HAS_ROLE.replace("p_caller", "fairq._caller()") if tenant else HAS_ROLE,
+                {
+                    "enqueue_job": HAS_ROLE_OF_CALLER,
+                    "_enqueue_plain_jobs": HAS_ROLE.replace("p_caller", "fairq._caller()"),
+                }.get(function, HAS_ROLE),
                 "",
             ),
         )
@@ -278,6 +287,8 @@ SABOTAGES: dict[str, tuple[Mutation, str]] = {
         "W06",
     ),
     "the caller is who owns the function": (Edit("_caller", CALLER, "current_user::text"), "enqueue/grants"),
+    "who enqueues at once is who owns the function": (Edit("enqueue_job", CALLER_AT_ONCE, "current_user"), "W03"),
+    "who enqueues at once is who logged in": (Edit("enqueue_job", CALLER_AT_ONCE, "session_user"), "W03"),
     "a claim has the caller's rights": (sql(f"alter function {CLAIM} security invoker"), "P03"),
     "prune has fewer rights than it needs": (
         both(

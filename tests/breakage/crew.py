@@ -36,7 +36,7 @@ LEASE = timedelta(seconds=1)
 # What a client makes of an error by trying again: the server is away, full, or busy. Everything else is a fault.
 AGAIN = (
     psycopg.OperationalError,  # no connection, 53xxx, 57014, 57P01 to 57P03, 55P03
-    psycopg.errors.IdleInTransactionSessionTimeout,  # too slow between two statements, or so it was by the clock
+    psycopg.errors.IdleInTransactionSessionTimeout,  # too slow between two statements, or so it seemed by the clock
     psycopg.errors.ReadOnlySqlTransaction,  # a standby
     psycopg.errors.ObjectNotInPrerequisiteState,  # a standby that is being promoted
 )

@@ -10,7 +10,7 @@ import psycopg
 import pytest
 
 from tests.races.helpers import check_books, ids
-from tests.support import in_background
+from tests.support import in_background, wait_until
 from tests.support.binaries import CACHE
 from tests.support.servers import temporary_folder
 
@@ -92,13 +92,15 @@ def test_a_clock_that_jumps_ahead_ends_transactions(db: Database, clock: Clock) 
     """PostgreSQL's timers go by its clock: what a session was allowed is over, and what it had claimed still waits."""
     (job,) = db.given_jobs("a", 1)
     worker = db.session()
-    worker.execute("set statement_timeout = '2s'")
+    worker.execute("set statement_timeout = '10s'")
     # leaves an alarm behind, and at that the server looks what is over
     worker.execute("set statement_timeout = '30min'")
     worker.execute("begin")
     assert ids(worker.claim(1)) == [job]
     number = "generate_series(1, 100000)"
     work = in_background(lambda: worker.execute(f"select count(*) from {number} as a, {number} as b, {number} as c"))
+    at_work = "select state = 'active' and query like '%%as c' from pg_stat_activity where pid = %s"
+    wait_until(lambda: db.value(at_work, worker.conn.info.backend_pid), "the work to begin")
     clock.step(HOUR)
     with pytest.raises(psycopg.errors.QueryCanceled):
         work.result(60)

@@ -574,12 +574,20 @@ MUTANTS: dict[str, tuple[Callable[[Database], None], tuple[Callable[..., None], 
         ),
         (read_ahead.check_a_pause_holds_what_is_ready, read_ahead.check_a_pause_holds_what_is_left_of_a_take),
     ),
+    "what is ready is taken while all are paused": (
+        Edit("_take", "t.tenant in (p.tenant, '*')", "t.tenant = p.tenant"),
+        (read_ahead.check_a_pause_of_all_holds_what_is_ready,),
+    ),
+    "what is ready of the one that is not paused is not taken": (
+        Edit("_take", "order by t.tenant = '*'", "order by t.tenant <> '*'"),
+        (read_ahead.check_a_pause_of_all_holds_what_is_ready,),
+    ),
     "who has some of what is ready waits for the rest": (
         Edit("claim_jobs", "if p_limit > 0 and v_claimed <> '{}' then", "if false then"),
         (read_ahead.check_who_has_what_is_ready_does_not_wait,),
     ),
     "who takes what is ready may idle for ever": (
-        Edit("claim_jobs", "fairq._limit_idle_transaction()", "true"),
+        Edit("claim_jobs", "v_is_good := fairq._limit_idle_transaction();", ""),
         (read_ahead.check_a_claim_of_what_is_ready_may_not_idle_for_ever,),
     ),
     "what is ready is for all, whoever claims": (

@@ -164,6 +164,27 @@ def check_a_pause_holds_what_is_ready(db: Database) -> None:
     assert_agrees(db)
 
 
+@check
+def check_a_pause_of_all_holds_what_is_ready(db: Database) -> None:
+    """Where * is paused, what is ready of a tenant with wishes of its own is taken, and nothing else."""
+    db.set_queue(read_ahead=20, charge="jobs")
+    first, others, excepted = db.given_jobs("a", 1), db.given_jobs("b", 2), db.given_jobs("c", 2)
+    assert ids(db.claim(1)) == first
+    assert sorted(ready(db)) == others + excepted
+    db.set_tenant("c")
+    db.set_tenant("*", paused=True)
+    assert ids(db.claim(1)) == excepted[:1]
+    assert sorted(ready(db)) == others + excepted[1:]
+    db.set_tenant("*")
+    assert sorted(ids(db.claim(10))) == others + excepted[1:]
+    assert_agrees(db)
+
+
+def test_a_pause_of_all_holds_what_is_ready(db: Database) -> None:
+    """A tenant's own row is in force, else that of *."""
+    check_a_pause_of_all_holds_what_is_ready(db)
+
+
 def test_a_pause_holds_what_is_ready(db: Database) -> None:
     """A pause is in force for every claim that begins after it, whenever the job was picked."""
     check_a_pause_holds_what_is_ready(db)

@@ -24,8 +24,8 @@ TRACE = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 # For each argument what is good and what is not, at the edges.
 VALUES: dict[str, list[Any]] = {
     "tenant": ["a", "é" * 100, "é" * 100 + "x", "*", "@own", "", " ", "\u00a0", " a", None, 5, {"x": 1}],
-    "task": ["t", "x" * 200, "x" * 201, "*", "", "\t", None, True],
-    "queue": ["q", "x" * 201, "*", "@own", "", None],
+    "task": ["t", "x" * 200, "x" * 201, "*", "", " ", "\t", None, True],
+    "queue": ["q", "x" * 201, "*", "@own", "", " ", "\n", None],
     "payload": [{}, {"x": "y" * 40}, {"x": "y" * 200}, [], 1, "x", None],
     "priority": [0, 3, 4, -1, "2", 1.5, 10**12, None, "x"],
     "max_attempts": [1, 1000, 1001, 0, None, "7", 2.5],
@@ -127,6 +127,7 @@ def answers(db: Database, sessions: list[Session]) -> list[Any]:
 def check_both_ways_are_one(db: Database) -> None:
     """With the first way closed, all calls come to the same, of who may enqueue for one tenant and who may for all."""
     db.set_queue("*", payload_limit=100)
+    db.set_queue("q", payload_limit=20, max_attempts=7)
     role = db.login("fairq_tenant")
     for queue in ("default", "q"):
         db.execute("insert into fairq.access_grants values (%s, 'enqueue', %s, 'a')", role, queue)
@@ -153,6 +154,8 @@ def test_both_ways_are_one(db: Database) -> None:
         Edit("enqueue_job", "and p_cost > 0", ""),
         Edit("enqueue_job", "or p_task ~ '[^[:space:]]'", "or true"),
         Edit("enqueue_job", "and p_key is null", ""),
+        Edit("enqueue_job", "p_queue >= '!'", "p_queue >= ''"),
+        Edit("enqueue_job", "exists (select from fairq.queues as qq where qq.queue = p_queue)", "false"),
         Edit("enqueue_job", "p_max_attempts, q.max_attempts", "null, q.max_attempts"),
         Edit("_enqueue_plain_jobs", "'^[1-9][0-9]{0,5}([.][0-9]{1,9})?$'", "'^[0-9.e]*$'"),
         Edit("_enqueue_plain_jobs", "jj.is_all", "true"),

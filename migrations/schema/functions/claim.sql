@@ -94,8 +94,10 @@ begin
         -- assigned, not performed: an expression costs less than a statement
         v_is_good := fairq._check_claim(p_queue, p_owner, p_limit, p_lease);
     end if;
-    v_is_good := fairq._limit_idle_transaction()
-        and case when p_async_commit then set_config('synchronous_commit', 'off', true) is not null else true end;
+    if p_async_commit then
+        v_is_good := set_config('synchronous_commit', 'off', true) is not null;
+    end if;
+    v_is_good := fairq._limit_idle_transaction();
 
     v_claimed := fairq._take(p_queue, p_owner, v_caller, p_limit, p_lease, p_tenant is null);
     -- mostly it is what was asked for, where a queue reads ahead

@@ -100,19 +100,21 @@ as $fn$
 --         anew.
 -- Fair:   they are charged and counted already. Of a queue that is paused none is taken, nor any beside those of a
 --         tenant that is.
--- Long:   the two questions stand in full: each part of them that were a function would cost as much as the question.
--- Locks:  rows of ready_picks, skipping those held by others; then as _lease. Neither question waits for anything.
+-- Two questions, and neither waits. Between them the floor may move on, but only when nothing is left of what was
+-- ready: what is found then was picked later still. A pause that comes between them came while this claim was made.
+-- Long:   both questions stand in full: a part of them that were a function would cost as much as the question.
+-- Locks:  rows of ready_picks, skipping those held by others; then as _lease.
 -- Index:  ready_picks_pkey, from the ready floor; ticks_pkey, tenants_pause_idx, tenants_pkey.
 -- Raises: 22023 for a lease that is longer than the queue allows, before it takes anything.
 declare
-    v_claimed    fairq.claimed_job[] := '{}';
-    v_is_for_all boolean;
-    v_default    interval;
-    v_longest    interval;
-    v_floor      bigint;
-    v_dispatch   bigint;
-    v_picks      fairq.pick[];
-    v_got        fairq.claimed_job[];
+    v_claimed       fairq.claimed_job[] := '{}';
+    v_is_for_all    boolean;
+    v_default_lease interval;
+    v_longest_lease interval;
+    v_floor         bigint;
+    v_dispatch      bigint;
+    v_picks         fairq.pick[];
+    v_got           fairq.claimed_job[];
 begin
     loop
         select
@@ -135,14 +137,14 @@ begin
                     where t.queue = p_queue order by t.tick_id desc limit 1
                 )
             end
-        into v_is_for_all, v_default, v_longest, v_floor
+        into v_is_for_all, v_default_lease, v_longest_lease, v_floor
         from fairq.queues as q
         -- as in _queue_settings, without a sort
         where q.queue
             = case when exists (select from fairq.queues as qq where qq.queue = p_queue) then p_queue else '*' end;
         if v_floor is null or not v_is_for_all then
-            if p_lease > v_longest then
-                perform fairq._check_span('p_lease', p_lease, interval '1 millisecond', v_longest);
+            if p_lease > v_longest_lease then
+                perform fairq._check_span('p_lease', p_lease, interval '1 millisecond', v_longest_lease);
             end if;
             exit;
         end if;
@@ -183,13 +185,13 @@ begin
         end if;
         v_got := fairq._lease(
             p_queue, v_picks, v_dispatch - v_picks[1].turn, p_owner, p_caller, coalesce(p_now, clock_timestamp()),
-            coalesce(p_lease, v_default), true
+            coalesce(p_lease, v_default_lease), true
         );
         if v_got is null then
             -- and no more: the one that somebody holds would come again
             v_got := fairq._lease_each(
                 p_queue, v_picks, v_dispatch - v_picks[1].turn, p_owner, p_caller, coalesce(p_now, clock_timestamp()),
-                coalesce(p_lease, v_default)
+                coalesce(p_lease, v_default_lease)
             );
             p_limit := 0;
         end if;
@@ -197,7 +199,8 @@ begin
         p_limit := p_limit - cardinality(v_got);
         exit when p_limit <= 0;
     end loop;
-    return case when v_is_for_all then v_claimed end;
+    -- whoever could claim when it began has what it got
+    return case when v_is_for_all or v_claimed <> '{}' then v_claimed end;
 end
 $fn$;
 comment on function fairq._take(text, text, text, integer, interval, boolean, timestamptz) is 'Leases what is ready to a worker that may claim for all. Internal.';
