@@ -287,7 +287,6 @@ SABOTAGES: dict[str, tuple[Mutation, str]] = {
         "W06",
     ),
     "the caller is who owns the function": (Edit("_caller", CALLER, "current_user::text"), "enqueue/grants"),
-    "who enqueues at once is who owns the function": (Edit("enqueue_job", CALLER_AT_ONCE, "current_user"), "W03"),
     "who enqueues at once is who logged in": (Edit("enqueue_job", CALLER_AT_ONCE, "session_user"), "W03"),
     "a claim has the caller's rights": (sql(f"alter function {CLAIM} security invoker"), "P03"),
     "prune has fewer rights than it needs": (
