@@ -112,7 +112,8 @@ def _open(conninfo: str) -> Connection:
         # libpq's own message repeats pieces of the string, which may be the password
         message = "the connection string is neither a libpq conninfo nor a postgresql:// URI"
         raise BadConnectionError(message) from None
-    return psycopg.connect(conninfo, autocommit=True, fallback_application_name="fairq migrate")
+    # where text has no known encoding, psycopg hands out bytes
+    return psycopg.connect(conninfo, autocommit=True, fallback_application_name="fairq migrate", client_encoding="utf8")
 
 
 @contextmanager
@@ -123,6 +124,9 @@ def _borrowed(connection: Connection) -> Iterator[None]:
             f"the connection is not idle ({status.name}): every migration is a transaction of its own, "
             "so commit or roll back first, or give a connection string"
         )
+        raise BadConnectionError(message)
+    if connection.info.encoding == "ascii":
+        message = "the connection's client_encoding is SQL_ASCII, in which text comes as bytes: set it to UTF8"
         raise BadConnectionError(message)
     before = connection.autocommit, connection.prepare_threshold
     connection.autocommit, connection.prepare_threshold = True, None

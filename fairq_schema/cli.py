@@ -152,7 +152,9 @@ def _top(dsn: str, once: bool, as_json: bool, interval: float, **wanted: Any) ->
         return 0
     with contextlib.suppress(KeyboardInterrupt):
         frame.watch(
-            lambda: psycopg.connect(dsn, autocommit=True, fallback_application_name="fairq top"),
+            lambda: psycopg.connect(
+                dsn, autocommit=True, fallback_application_name="fairq top", client_encoding="utf8"
+            ),
             Wanted(**wanted),
             interval,
         )

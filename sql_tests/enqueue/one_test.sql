@@ -1,5 +1,5 @@
 -- enqueue: none -> queued, or scheduled when it is to run later; each argument in and out of its range.
-select plan(71);
+select plan(73);
 
 -- given a call with everything by default
 create temp table first as select * from fairq.enqueue_job('a', 'work');
@@ -136,6 +136,15 @@ select throws_ok(
     'select fairq.enqueue_job(''a'', ''t'', p_priority => 9)', '22023',
     'p_priority must be a number from 0 (first) to 3, not 9',
     'a refusal names the argument, the rule and the value'
+);
+create temp table customers (name text collate "POSIX");
+insert into customers values ('a');
+select throws_ok(
+    'select fairq.enqueue_job(c.name, ''t'') from customers as c', '42P22', null,
+    'a name with a collation of its own is not compared'
+);
+select lives_ok(
+    'select fairq.enqueue_job(c.name collate "default", ''t'') from customers as c', 'and with the usual one it is'
 );
 select throws_ok(
     'select fairq.enqueue_job(''a'', ''t'', p_traceparent => ''x'')', '22023',

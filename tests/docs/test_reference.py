@@ -39,8 +39,10 @@ def test_the_reference_is_up_to_date(server: Server, tmp_path: Path) -> None:
         "| `p_limit` | a number from 1 to 100000 | `prune`, `maintain`, `reconcile`, `erase_tenant`, `purge_tenant` |",
         "| `p_jobs` | an array of 1 to 10000 elements | `enqueue_jobs` |",
         "| `p_default_lease` | an interval from 1 millisecond to the queue's `longest_lease` | `set_queue` |",
-        "| `p_lease` | an interval from 1 millisecond to the queue's `longest_lease` | `claim_jobs`, `renew_job_lease`,"
-        " `renew_job_leases` |",
+        (
+            "| `p_lease` | an interval from 1 millisecond to the queue's `longest_lease` | `claim_jobs`,"
+            " `renew_job_lease`, `renew_job_leases` |"
+        ),
         "| `p_owner` | a name of 1 to 200 bytes, not blank, not `*` or `@own` | `claim_jobs` |",
         "| `claim_jobs` |  | yes |  |  |",
         "| `default_lease` | `interval` | `'00:00:30'` | The lease of a claim or renewal that names none. |",

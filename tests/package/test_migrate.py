@@ -567,6 +567,25 @@ def test_a_lent_connection_comes_back_as_it_was(
         }
 
 
+def test_a_database_without_an_encoding(empty_db: str, folder: Folder) -> None:
+    """
+    Text of SQL_ASCII comes as bytes unless one asks for UTF8: fairq does, and whoever brings a connection is told to.
+    """
+    with psycopg.connect(empty_db, autocommit=True) as admin:
+        admin.execute("create database no_encoding template template0 encoding 'SQL_ASCII' locale 'C'")
+        try:
+            conninfo = make_conninfo(empty_db, dbname="no_encoding")
+            assert fairq_schema.apply(conninfo, migrations=folder.path)
+            assert fairq_schema.status(conninfo, migrations=folder.path)
+            with (
+                psycopg.connect(conninfo) as connection,
+                pytest.raises(errors.BadConnectionError, match="client_encoding is SQL_ASCII"),
+            ):
+                fairq_schema.status(connection, migrations=folder.path)
+        finally:
+            admin.execute("drop database no_encoding (force)")
+
+
 @pytest.mark.parametrize("command", [fairq_schema.apply, fairq_schema.status, fairq_schema.rollback])
 def test_a_connection_in_a_transaction_is_refused(
     empty_db: str, folder: Folder, command: Callable[..., object]

@@ -574,6 +574,10 @@ MUTANTS: dict[str, tuple[Callable[[Database], None], tuple[Callable[..., None], 
         ),
         (read_ahead.check_a_pause_holds_what_is_ready, read_ahead.check_a_pause_holds_what_is_left_of_a_take),
     ),
+    "a claim whose grant goes says nothing of what it has leased": (
+        Edit("_take", "v_is_for_all or v_claimed <> '{}'", "v_is_for_all"),
+        (read_ahead.check_a_claim_whose_grant_goes_keeps_what_it_has,),
+    ),
     "what is ready is taken while all are paused": (
         Edit("_take", "t.tenant in (p.tenant, '*')", "t.tenant = p.tenant"),
         (read_ahead.check_a_pause_of_all_holds_what_is_ready,),

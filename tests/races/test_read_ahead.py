@@ -165,6 +165,32 @@ def check_a_pause_holds_what_is_ready(db: Database) -> None:
 
 
 @check
+def check_a_claim_whose_grant_goes_keeps_what_it_has(db: Database) -> None:
+    """Revoked between two turns of one claim: it hands out all that it has leased."""
+    db.set_queue(read_ahead=20, charge="jobs")
+    jobs = db.given_jobs("a", 4)
+    assert ids(db.claim(1)) == jobs[:1]
+    login = db.login("fairq_worker")
+    db.execute("update fairq.access_grants set role_name = %s where verb = 'claim'", login)
+    worker = paused_session(db, user=login)
+    with gate_before(db, "insert on fairq.leases") as gate:
+        claim = gate.stop(worker, lambda: worker.claim(2))
+        db.execute("delete from fairq.access_grants where verb = 'claim'")
+        gate.open()
+        handed_out = ids(claim.result())
+    assert handed_out
+    assert sorted(handed_out + jobs[:1]) == [
+        row.job_id for row in db.rows("select job_id from fairq.leases order by 1")
+    ]
+    assert worker.claim(2) == []
+
+
+def test_a_claim_whose_grant_goes_keeps_what_it_has(db: Database) -> None:
+    """Else jobs would run for nobody until their leases are over."""
+    check_a_claim_whose_grant_goes_keeps_what_it_has(db)
+
+
+@check
 def check_a_pause_of_all_holds_what_is_ready(db: Database) -> None:
     """Where * is paused, what is ready of a tenant with wishes of its own is taken, and nothing else."""
     db.set_queue(read_ahead=20, charge="jobs")
