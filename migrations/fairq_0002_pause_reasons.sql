@@ -293,6 +293,8 @@ create policy operator_reads on fairq.pause_notes for select to fairq_operator u
 create index tenants_pause_idx on fairq.tenants (queue, tenant) where paused;
 comment on index fairq.tenants_pause_idx is 'Ridden by _take and pauses: paused tenants, which are few.';
 
+-- and so is this one
+-- squawk-ignore require-concurrent-index-creation
 create index access_grants_verb_idx on fairq.access_grants (verb, tenant, queue, role_name);
 comment on index fairq.access_grants_verb_idx is 'Ridden by _granted_tenants, _take, enqueue_job and _enqueue_plain_jobs: grants by verb and tenant.';
 
