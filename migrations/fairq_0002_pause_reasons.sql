@@ -4481,7 +4481,7 @@ as $fn$
 --         tenant that is.
 -- Two questions, and neither waits. Between them the floor may move on, but only when nothing is left of what was
 -- ready: what is found then was picked later still. A pause that comes between them came while this claim was made.
--- Long:   both questions stand in full: a part of them that were a function would cost as much as the question.
+-- Long:   both questions stand in full, and call nothing: every claim asks the first.
 -- Locks:  rows of ready_picks, skipping those held by others; then as _lease.
 -- Index:  ready_picks_pkey, from the ready floor; ticks_pkey, tenants_pause_idx, tenants_pkey.
 -- Raises: 22023 for a lease that is longer than the queue allows, before it takes anything.
@@ -4740,6 +4740,7 @@ as $fn$
 -- Fair:   between tenants by weight, within a tenant by priority, run_at, job_id; see functions/scheduler.sql.
 -- Locks:  the queue's lock, to the end of the transaction: claim in a transaction of its own. Jobs that are ready are
 --         had without it, and whoever has some does not wait for it.
+-- Long:   from the arguments to the answer, so that a claim is read in one place.
 -- Raises: 22023 for a bad argument; 42501 for who may claim for its own tenant alone, and has none; 0A000 above READ
 --         COMMITTED; 55P03 when the queue's lock was not free in time.
 declare

@@ -134,7 +134,11 @@ MUTANTS: dict[str, tuple[Callable[[Database], None], tuple[Callable[..., None], 
         (look.check_a_job_put_off_is_not_leased,),
     ),
     "the claim waits for the job": (
-        both(Edit("_lease", "key share skip locked", "key share", 2), Edit("_held_by_others", " skip locked")),
+        Edit("_lease", "jj.state = 'queued'\n        for key share skip locked", "jj.state = 'queued' for key share"),
+        (locks.check_a_cancellation_in_flight_is_passed_by,),
+    ),
+    "the claim waits for what it passes by": (
+        Edit("_held_by_others", " skip locked"),
         (locks.check_a_cancellation_in_flight_is_passed_by,),
     ),
     "the claim of one waits for it": (

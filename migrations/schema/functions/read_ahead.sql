@@ -102,7 +102,7 @@ as $fn$
 --         tenant that is.
 -- Two questions, and neither waits. Between them the floor may move on, but only when nothing is left of what was
 -- ready: what is found then was picked later still. A pause that comes between them came while this claim was made.
--- Long:   both questions stand in full: a part of them that were a function would cost as much as the question.
+-- Long:   both questions stand in full, and call nothing: every claim asks the first.
 -- Locks:  rows of ready_picks, skipping those held by others; then as _lease.
 -- Index:  ready_picks_pkey, from the ready floor; ticks_pkey, tenants_pause_idx, tenants_pkey.
 -- Raises: 22023 for a lease that is longer than the queue allows, before it takes anything.
