@@ -235,6 +235,7 @@ alter table fairq.finished_jobs
 alter table fairq.settlements
     add constraint settlements_not_empty check (cardinality(endings) > 0);
 alter table fairq.ready_picks
+    drop column made_at,
     add constraint ready_picks_not_empty check (cardinality(jobs) > 0);
 
 set local role fairq_api;

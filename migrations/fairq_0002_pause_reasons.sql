@@ -6,7 +6,7 @@
 -- Why:     a pause says since when, by whom and why, so that one that was forgotten is found
 --          enqueue, claim and complete ask less of the server: most of their checks in one statement
 -- Tables:  pause_notes is new; tenants and access_grants get an index each, and queues and tenants triggers; what every
---          job passes through loses some checks; none is rewritten
+--          job passes through loses some checks; ready_picks gets a column; none is rewritten
 -- Locks:   queues, tenants, access_grants, jobs, leases, finished_jobs, settlements and ready_picks, from the first
 --          statement to the end: everybody waits for a moment
 -- Clients: nothing changes for them; operators get pause_queue, resume_queue, pause_tenant_because and pauses
@@ -246,7 +246,10 @@ alter table fairq.finished_jobs
 alter table fairq.settlements
     drop constraint settlements_not_empty;
 alter table fairq.ready_picks
-    drop constraint ready_picks_not_empty;
+    drop constraint ready_picks_not_empty,
+    add column made_at timestamptz,
+    alter column made_at set default clock_timestamp();
+comment on column fairq.ready_picks.made_at is 'When: no claim that takes them began before. Null: in version 1.';
 
 create type fairq.pause_stat as (
     queue     text,
@@ -4231,7 +4234,9 @@ as $fn$
 -- Fair:   n jobs are n single picks in one hold of the lock; see _pick. Where jobs declare their cost, no two of a
 --         tenant need cost the same, and they are picked one by one.
 -- Ahead:  where a queue reads ahead, what others have made ready is taken first, and more is picked than asked for; see
---         functions/read_ahead.sql.
+--         functions/read_ahead.sql. A p_limit below 0 leases nothing: what is ready stays so, and as many are picked as
+--         are missing, to be taken -p_limit at a time.
+-- p_limit jobs and more are numbered so that the last one wanted has the number 1,000.
 -- Long:   the one place where the step is read from top to bottom.
 -- Locks:  the queue's lock, to the end of the transaction; everything else is skipped if held.
 declare
@@ -4254,7 +4259,10 @@ declare
     v_want     integer;
     v_wide     integer := 0;
     v_ahead    integer := 0;
-    v_size     integer := p_limit;
+    v_size     integer := abs(p_limit);
+    v_is_more  boolean := p_limit < 0;
+    v_floor    bigint;
+    v_made     timestamptz;
     v_back     fairq.moved;
     v_away     bigint[] := '{}';
 begin
@@ -4262,7 +4270,10 @@ begin
     v_is_done := fairq._lock_queue(p_queue);
     v_now := coalesce(p_now, clock_timestamp());
     v_settings := fairq._queue_settings(p_queue);
-    if v_settings.read_ahead > 0 and p_tenants = '{*}' then
+    if v_is_more then
+        p_limit := 0;
+        v_ahead := least(v_settings.read_ahead, 1000);
+    elsif v_settings.read_ahead > 0 and p_tenants = '{*}' then
         v_claimed := coalesce(fairq._take(p_queue, p_owner, p_caller, p_limit, p_lease, true, p_now), '{}');
         p_limit := p_limit - cardinality(v_claimed);
         if p_limit = 0 then
@@ -4274,9 +4285,19 @@ begin
     v_own := pg_current_xact_id();
     v_was := fairq._last_tick(p_queue, v_settings, v_now);
     if v_was.ready_floor > 0 then
-        v_back := fairq._put_ready_back(v_was);
-        v_was.tokens := v_was.tokens + coalesce(cardinality(v_back.endings), 0);
+        if not v_is_more then
+            v_back := fairq._put_ready_back(v_was);
+            v_was.tokens := v_was.tokens + coalesce(cardinality(v_back.endings), 0);
+        end if;
         v_away := fairq._being_taken(v_was);
+        -- the floors for what is left, by the server's clock; the version before has no made_at, and a claim may have
+        -- waited for the way back to it
+        v_floor := v_was.ready_floor;
+        if v_away <> '{}' and p_now is null and fairq.schema_version() > 1 then
+            select coalesce(min(r.dispatch), v_floor), min(coalesce(r.made_at, v_was.expire_floor))
+            into v_floor, v_made
+            from fairq.ready_picks as r where r.queue = p_queue and r.dispatch >= v_floor;
+        end if;
     end if;
     -- one snapshot judges everything that follows: two statements would have two
     v_snap := pg_current_snapshot();
@@ -4286,9 +4307,12 @@ begin
     if v_away <> '{}' then
         -- without those that have been taken by now: what became of them may be news of this look
         v_away := fairq._being_taken(v_was);
-        v_tick.ready_floor := v_was.ready_floor;
+        v_tick.ready_floor := v_floor;
         -- their leases, which cannot be seen yet, may be over already
-        v_tick.expire_floor := least(v_tick.expire_floor, v_was.expire_floor);
+        v_tick.expire_floor := least(v_tick.expire_floor, greatest(v_was.expire_floor, v_made));
+        if v_is_more then
+            v_ahead := greatest(0, v_ahead - cardinality(v_away));
+        end if;
     end if;
     v_tick.tokens := fairq._queue_tokens(v_tick, v_settings, v_now);
     v_tick.tokens_at := v_now;
@@ -4314,7 +4338,7 @@ begin
         end if;
         exit when not v_picked.is_open;
 
-        v_dispatch := nextval('fairq.dispatch_seq') * 1024;
+        v_dispatch := nextval('fairq.dispatch_seq') * 1024 + 1000 - v_left;
         v_got := '{}';
         if p_limit > 0 and v_picked.jobs is not null then
             v_got := fairq._lease(
@@ -4362,7 +4386,7 @@ begin
         v_tick := fairq._pass_by(v_tick, v_skip, v_stuck, v_settings, v_now);
         v_tick.ticked_at := v_now;
     end if;
-    v_tick.found_empty := v_left > 0 and p_limit > 0;
+    v_tick.found_empty := v_left > 0 and p_limit > 0 or v_is_more and v_was.found_empty;
     if v_tick.ticked_at = v_now or v_tick.found_empty <> v_was.found_empty
        or v_tick.ready_floor <> v_was.ready_floor then
         v_is_done := fairq._write_tick(v_tick);
@@ -4383,8 +4407,9 @@ revoke all on function fairq._dispatch(text, text, text, integer, interval, text
 -- A claim of a queue that reads ahead picks more than it was asked for, under the queue's lock and in the usual order,
 -- and leaves the rest in ready_picks: chosen, charged, counted among those that run, and still queued. The claims that
 -- follow lease from there, without the lock; the one that finds too little picks again, and first puts back what is
--- left. A pick is a promise to its tenant and no right to the job: whoever takes it looks whether the job is still
--- there.
+-- left. So that this happens seldom, and nobody waits for it, who takes the pick behind which a quarter is left has
+-- the scheduler pick as many as are missing, if the lock is free, while the others go on. A pick is a promise to its
+-- tenant and no right to the job: whoever takes it looks whether the job is still there.
 
 create or replace function fairq._make_ready(
     p_queue text, p_picks fairq.pick[], p_dispatch bigint, p_size integer, p_by_time boolean
@@ -4479,10 +4504,12 @@ as $fn$
 --         anew.
 -- Fair:   they are charged and counted already. Of a queue that is paused none is taken, nor any beside those of a
 --         tenant that is.
+-- More:   the numbers of a pass end at 1,000 (see _dispatch): each says how many were to come behind it. Where some are
+--         left that nobody takes, those of a tenant that is paused, no more are picked before they are put back.
 -- Two questions, and neither waits. Between them the floor may move on, but only when nothing is left of what was
 -- ready: what is found then was picked later still. A pause that comes between them came while this claim was made.
 -- Long:   both questions stand in full, and call nothing: every claim asks the first.
--- Locks:  rows of ready_picks, skipping those held by others; then as _lease.
+-- Locks:  rows of ready_picks, skipping those held by others; then as _lease; for more, the queue's lock, if it is free.
 -- Index:  ready_picks_pkey, from the ready floor; ticks_pkey, tenants_pause_idx, tenants_pkey.
 -- Raises: 22023 for a lease that is longer than the queue allows, before it takes anything.
 declare
@@ -4490,10 +4517,14 @@ declare
     v_is_for_all    boolean;
     v_default_lease interval;
     v_longest_lease interval;
+    v_ahead         integer;
     v_floor         bigint;
     v_dispatch      bigint;
     v_picks         fairq.pick[];
     v_got           fairq.claimed_job[];
+    v_size          integer := p_limit;
+    v_behind        integer;
+    v_low           bigint;
 begin
     loop
         select
@@ -4503,20 +4534,20 @@ begin
                 where a.verb = 'claim' and a.tenant = '*' and a.queue in (p_queue, '*')
                   and pg_has_role(p_caller::name, to_regrole(quote_ident(a.role_name))::oid, 'usage')
             ),
-            q.default_lease, q.longest_lease,
+            q.default_lease, q.longest_lease, q.read_ahead,
             case
                 when q.read_ahead > 0 and not q.paused and p_is_open
                     and (p_lease <= q.longest_lease) is not false then (
                     select case
                         when t.expire_floor <= n.now
-                          and t.ticked_at between n.now - interval '1 second' and n.now + interval '1 second'
+                          and t.ticked_at between n.now - interval '1 second' and n.now
                             then nullif(t.ready_floor, 0)
                     end
                     from fairq.ticks as t cross join (select coalesce(p_now, clock_timestamp()) as now offset 0) as n
                     where t.queue = p_queue order by t.tick_id desc limit 1
                 )
             end
-        into v_is_for_all, v_default_lease, v_longest_lease, v_floor
+        into v_is_for_all, v_default_lease, v_longest_lease, v_ahead, v_floor
         from fairq.queues as q
         -- as in _queue_settings, without a sort
         where q.queue
@@ -4562,6 +4593,10 @@ begin
             );
             v_picks := v_picks[1 : p_limit];
         end if;
+        v_behind := 1001 - v_dispatch % 1024 - cardinality(v_picks);
+        if v_behind <= v_ahead / 4 and v_behind + cardinality(v_picks) > v_ahead / 4 and v_behind > 0 then
+            v_low := v_dispatch;
+        end if;
         v_got := fairq._lease(
             p_queue, v_picks, v_dispatch - v_picks[1].turn, p_owner, p_caller, coalesce(p_now, clock_timestamp()),
             coalesce(p_lease, v_default_lease), true
@@ -4578,6 +4613,21 @@ begin
         p_limit := p_limit - cardinality(v_got);
         exit when p_limit <= 0;
     end loop;
+    -- the version before knows of no -p_limit: a claim may have waited for the way back to it
+    if v_low is not null and p_limit = 0 and fairq.schema_version() > 1 then
+        perform from fairq.schedulers as s
+        where s.queue = p_queue and not exists (
+            select from fairq.ready_picks as r
+            where r.queue = p_queue and r.dispatch >= v_floor and r.dispatch < v_low
+            for update skip locked
+        )
+        for update skip locked;
+        if found then
+            perform fairq._dispatch(
+                p_queue, p_owner, p_caller, -v_size, coalesce(p_lease, v_default_lease), '{*}', p_now
+            );
+        end if;
+    end if;
     -- whoever could claim when it began has what it got
     return case when v_is_for_all or v_claimed <> '{}' then v_claimed end;
 end

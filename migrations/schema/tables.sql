@@ -536,6 +536,7 @@ create table fairq.ready_picks (
     queue    text         collate "C" not null,
     dispatch bigint       not null,
     jobs     fairq.pick[] not null,
+    made_at  timestamptz  default clock_timestamp(),
     constraint ready_picks_pkey primary key (queue, dispatch)
 ) with (
     autovacuum_vacuum_scale_factor = 0.02
@@ -547,6 +548,7 @@ comment on table fairq.ready_picks is 'Jobs that a claim has picked for the clai
 comment on column fairq.ready_picks.queue is 'The queue.';
 comment on column fairq.ready_picks.dispatch is 'Number of the first of them in the order of dispatch.';
 comment on column fairq.ready_picks.jobs is 'The picks, in turn. Null prices: the queue did not charge by time.';
+comment on column fairq.ready_picks.made_at is 'When: no claim that takes them began before. Null: in version 1.';
 
 -- who may do what, beyond the right to call a function
 

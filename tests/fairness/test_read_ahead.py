@@ -28,14 +28,27 @@ class Ahead(Oracle):
         Begin with nothing ready.
         """
         super().__init__()
-        self.ready: list[int] = []
+        # each with how many were to be picked behind it
+        self.ready: list[tuple[int, int]] = []
+
+    def pick(self, count: int) -> None:
+        """
+        Make the next so many ready, or as many as there are.
+        """
+        self.ready += [(job, count - turn) for turn, job in enumerate(self.claim(count), start=1)]
 
     def take(self) -> list[int]:
         """
-        Claim one job, and pick AHEAD more when none is ready.
+        Claim one job, and pick AHEAD more when none is ready; what is missing when a quarter is left.
         """
-        self.ready = self.ready or self.claim(1 + AHEAD)
-        return [self.ready.pop(0)] if self.ready else []
+        if not self.ready:
+            self.pick(1 + AHEAD)
+        if not self.ready:
+            return []
+        job, behind = self.ready.pop(0)
+        if behind == AHEAD // 4:
+            self.pick(AHEAD - len(self.ready))
+        return [job]
 
 
 @pytest.mark.parametrize("seed", range(40))

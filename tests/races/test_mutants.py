@@ -619,7 +619,7 @@ MUTANTS: dict[str, tuple[Callable[[Database], None], tuple[Callable[..., None], 
         (read_ahead.check_what_is_too_much_stays_ready,),
     ),
     "what is ready is so for ever": (
-        Edit("_take", "n.now - interval '1 second' and n.now + interval '1 second'", "'-infinity' and 'infinity'"),
+        Edit("_take", "n.now - interval '1 second' and n.now", "'-infinity' and 'infinity'"),
         (read_ahead.check_what_is_ready_is_so_for_a_second,),
     ),
     "who enters does so at the virtual time of what was ready": (
@@ -652,8 +652,47 @@ MUTANTS: dict[str, tuple[Callable[[Database], None], tuple[Callable[..., None], 
         (read_ahead.check_a_take_in_flight_is_passed_by,),
     ),
     "the expire floor is not held for what is being taken": (
-        Edit("_dispatch", "v_tick.expire_floor := least(v_tick.expire_floor, v_was.expire_floor);"),
+        Edit(
+            "_dispatch",
+            "v_tick.expire_floor := least(v_tick.expire_floor, greatest(v_was.expire_floor, v_made));",
+        ),
         (read_ahead.check_leases_of_what_was_ready_end,),
+    ),
+    "more is picked when all is taken": (
+        Edit("_take", "if v_low is not null and", "if false and"),
+        (read_ahead.check_more_is_picked_before_all_is_taken,),
+    ),
+    "picks are numbered from the first on": (
+        Edit("_dispatch", " + 1000 - v_left;", ";"),
+        (read_ahead.check_more_is_picked_before_all_is_taken,),
+    ),
+    "what is ready is put back while more is picked": (
+        Edit("_dispatch", "if not v_is_more then", "if true then"),
+        (read_ahead.check_more_is_picked_before_all_is_taken,),
+    ),
+    "more is picked than is missing": (
+        Edit("_dispatch", "v_ahead := greatest(0, v_ahead - cardinality(v_away));", "null;"),
+        (read_ahead.check_more_is_picked_before_all_is_taken,),
+    ),
+    "who picks more waits for the lock": (
+        Edit("_take", "for update skip locked;\n        if found then", "for update;\n        if found then"),
+        (read_ahead.check_who_picks_more_does_not_wait,),
+    ),
+    "who picks more forgets who found nothing": (
+        Edit("_dispatch", " or v_is_more and v_was.found_empty"),
+        (read_ahead.check_who_picks_more_forgets_no_idle_worker,),
+    ),
+    "more is picked beside what nobody takes": (
+        Edit("_take", "r.dispatch < v_low", "false"),
+        (read_ahead.check_what_nobody_takes_is_put_back,),
+    ),
+    "the ready floor stays where something is being taken": (
+        Edit("_dispatch", "v_tick.ready_floor := v_floor;", "v_tick.ready_floor := v_was.ready_floor;"),
+        (read_ahead.check_floors_move_while_some_is_being_taken,),
+    ),
+    "the expire floor stays where something is being taken": (
+        Edit("_dispatch", "greatest(v_was.expire_floor, v_made)", "v_was.expire_floor"),
+        (read_ahead.check_floors_move_while_some_is_being_taken,),
     ),
     "what has been taken meanwhile is passed by": (
         Edit(
@@ -670,7 +709,7 @@ MUTANTS: dict[str, tuple[Callable[[Database], None], tuple[Callable[..., None], 
     "what is ready is taken by a clock that was set back": (
         both(
             Edit("_take", "when t.expire_floor <= n.now", "when true"),
-            Edit("_take", "and t.ticked_at between n.now - interval '1 second' and n.now + interval '1 second'"),
+            Edit("_take", "and t.ticked_at between n.now - interval '1 second' and n.now"),
         ),
         (read_ahead.check_a_clock_set_back_loses_no_lease,),
     ),

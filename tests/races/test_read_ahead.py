@@ -545,6 +545,141 @@ def test_a_pick_is_given_up_under_the_lock_alone(db: Database) -> None:
 
 
 @check
+def check_more_is_picked_before_all_is_taken(db: Database) -> None:
+    """Who leaves a quarter behind has as many picked as are missing, in their order, and nobody waits for it."""
+    db.set_queue(read_ahead=8, charge="jobs")
+    heavy, light = db.given_jobs("a", 20), db.given_jobs("b", 20)
+    order = [job for pair in zip(heavy, light, strict=True) for job in pair]
+    assert ids(db.claim(1)) == order[:1]
+    assert ids(db.claim(5)) == order[1:6]
+    assert ready(db) == order[6:9]
+    slow, others = db.session(autocommit=False), db.session(lock_timeout="1s")
+    assert ids(slow.claim(1)) == order[6:7]
+    assert ids(others.claim(1)) == order[7:8]
+    slow.conn.commit()
+    assert ready(db) == order[8:15]
+    assert db.value("select running from fairq.ticks") == 15
+    assert_agrees(db)
+    claimed = []
+    while jobs := db.claim(1):
+        claimed += ids(jobs)
+        assert_agrees(db)
+    assert claimed == order[8:]
+
+
+def test_more_is_picked_before_all_is_taken(db: Database) -> None:
+    """What is ready runs out when the work does, and not each time that it was taken."""
+    check_more_is_picked_before_all_is_taken(db)
+
+
+def test_more_is_picked_for_claims_of_any_size(db: Database) -> None:
+    """Also for one that takes many rows or a part of one, and where each job has a cost of its own."""
+    for charge in ("jobs", "cost", "time"):
+        db.set_queue(queue=charge, read_ahead=16, charge=charge)
+        jobs = db.given_jobs("a", 200, queue=charge)
+        claimed = ids(db.claim(2, queue=charge))
+        sizes = [3, 1, 2, 5] * 10
+        for size in sizes:
+            claimed += ids(db.claim(size, queue=charge))
+            assert ready(db), charge
+            assert_agrees(db)
+        assert claimed == jobs[: 2 + sum(sizes)]
+        assert_agrees_after_look(db)
+        assert claimed + drain(db, charge) == jobs
+
+
+@check
+def check_who_picks_more_does_not_wait(db: Database) -> None:
+    """While somebody has the queue's lock, what is ready is taken, and more is picked when it is used up."""
+    db.set_queue(read_ahead=8, charge="jobs")
+    jobs = db.given_jobs("a", 40)
+    assert ids(db.claim(1)) == jobs[:1]
+    holder = db.session(autocommit=False)
+    holder.execute("select from fairq.schedulers for update")
+    others = db.session(lock_timeout="1s")
+    assert [ids(others.claim(1)) for _ in range(8)] == [[job] for job in jobs[1:9]]
+    holder.conn.rollback()
+    assert ready(db) == []
+    assert ids(db.claim(1)) == jobs[9:10]
+    assert ready(db) == jobs[10:18]
+    assert_agrees(db)
+
+
+def test_who_picks_more_does_not_wait(db: Database) -> None:
+    """Nobody is held up by what is done for those who come later."""
+    check_who_picks_more_does_not_wait(db)
+
+
+@check
+def check_who_picks_more_forgets_no_idle_worker(db: Database) -> None:
+    """A worker that found nothing is woken by the next job, also when what somebody gave back is taken meanwhile."""
+    db.set_queue(read_ahead=8, charge="jobs")
+    jobs = db.given_jobs("a", 9)
+    assert ids(db.claim(1)) == jobs[:1]
+    assert ids(db.claim(5)) == jobs[1:6]
+    holder, slow = db.session(autocommit=False), db.session(autocommit=False)
+    holder.execute("select from fairq.schedulers for update")
+    assert ids(slow.claim(1)) == jobs[6:7]
+    holder.conn.rollback()
+    assert ids(db.claim(10)) == jobs[7:]
+    slow.conn.rollback()
+    assert ids(db.claim(1)) == jobs[6:7]
+    assert db.value("select found_empty from fairq.ticks")
+    assert_agrees(db)
+
+
+def test_who_picks_more_forgets_no_idle_worker(db: Database) -> None:
+    """It asked for more than there was, and waits."""
+    check_who_picks_more_forgets_no_idle_worker(db)
+
+
+@check
+def check_what_nobody_takes_is_put_back(db: Database) -> None:
+    """Picks of a tenant that was paused are not left among those that are ready for as long as others have work."""
+    db.set_queue(read_ahead=8, charge="jobs")
+    paused, others = db.given_jobs("a", 2), db.given_jobs("b", 60)
+    assert ids(db.claim(1)) == paused[:1]
+    db.set_tenant("a", paused=True)
+    for job in others[:30]:
+        assert ids(db.claim(1)) == [job]
+    assert_agrees(db)
+    assert db.value("select running from fairq.flows where tenant = 'a'") == 1
+    assert not set(ready(db)) & set(paused)
+
+
+def test_what_nobody_takes_is_put_back(db: Database) -> None:
+    """Else each claim would walk past them, and they would count as running."""
+    check_what_nobody_takes_is_put_back(db)
+
+
+@check
+def check_floors_move_while_some_is_being_taken(db: Database) -> None:
+    """Where each step finds a claim that is not committed, claims and steps still begin to read near the present."""
+    db.set_queue(read_ahead=8, charge="jobs")
+    db.given_jobs("a", 200)
+    db.claim(1)
+    slow, next_one = db.session(autocommit=False), db.session(autocommit=False)
+    assert slow.claim(1)
+    floors = []
+    for _ in range(5):
+        # all but one that is being taken, and more than are ready: a step
+        assert db.claim(10)
+        floors += db.rows("select ready_floor, expire_floor from fairq.ticks")
+        assert next_one.claim(1)
+        slow.conn.commit()
+        slow, next_one = next_one, slow
+    assert [row.ready_floor for row in floors] == sorted({row.ready_floor for row in floors})
+    assert [row.expire_floor for row in floors] == sorted({row.expire_floor for row in floors})
+    slow.conn.commit()
+    assert_agrees(db)
+
+
+def test_floors_move_while_some_is_being_taken(db: Database) -> None:
+    """Else they would walk all that ever was ready, and all leases that ever were, under a held snapshot."""
+    check_floors_move_while_some_is_being_taken(db)
+
+
+@check
 def check_many_take_what_is_ready(db: Database) -> None:
     """Workers, cancellations and pauses at once: every job that is left is handed out once, whoever picked it."""
     db.set_queue(read_ahead=9)

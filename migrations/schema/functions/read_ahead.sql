@@ -4,8 +4,9 @@
 -- A claim of a queue that reads ahead picks more than it was asked for, under the queue's lock and in the usual order,
 -- and leaves the rest in ready_picks: chosen, charged, counted among those that run, and still queued. The claims that
 -- follow lease from there, without the lock; the one that finds too little picks again, and first puts back what is
--- left. A pick is a promise to its tenant and no right to the job: whoever takes it looks whether the job is still
--- there.
+-- left. So that this happens seldom, and nobody waits for it, who takes the pick behind which a quarter is left has
+-- the scheduler pick as many as are missing, if the lock is free, while the others go on. A pick is a promise to its
+-- tenant and no right to the job: whoever takes it looks whether the job is still there.
 
 create or replace function fairq._make_ready(
     p_queue text, p_picks fairq.pick[], p_dispatch bigint, p_size integer, p_by_time boolean
@@ -100,10 +101,12 @@ as $fn$
 --         anew.
 -- Fair:   they are charged and counted already. Of a queue that is paused none is taken, nor any beside those of a
 --         tenant that is.
+-- More:   the numbers of a pass end at 1,000 (see _dispatch): each says how many were to come behind it. Where some are
+--         left that nobody takes, those of a tenant that is paused, no more are picked before they are put back.
 -- Two questions, and neither waits. Between them the floor may move on, but only when nothing is left of what was
 -- ready: what is found then was picked later still. A pause that comes between them came while this claim was made.
 -- Long:   both questions stand in full, and call nothing: every claim asks the first.
--- Locks:  rows of ready_picks, skipping those held by others; then as _lease.
+-- Locks:  rows of ready_picks, skipping those held by others; then as _lease; for more, the queue's lock, if it is free.
 -- Index:  ready_picks_pkey, from the ready floor; ticks_pkey, tenants_pause_idx, tenants_pkey.
 -- Raises: 22023 for a lease that is longer than the queue allows, before it takes anything.
 declare
@@ -111,10 +114,14 @@ declare
     v_is_for_all    boolean;
     v_default_lease interval;
     v_longest_lease interval;
+    v_ahead         integer;
     v_floor         bigint;
     v_dispatch      bigint;
     v_picks         fairq.pick[];
     v_got           fairq.claimed_job[];
+    v_size          integer := p_limit;
+    v_behind        integer;
+    v_low           bigint;
 begin
     loop
         select
@@ -124,20 +131,20 @@ begin
                 where a.verb = 'claim' and a.tenant = '*' and a.queue in (p_queue, '*')
                   and pg_has_role(p_caller::name, to_regrole(quote_ident(a.role_name))::oid, 'usage')
             ),
-            q.default_lease, q.longest_lease,
+            q.default_lease, q.longest_lease, q.read_ahead,
             case
                 when q.read_ahead > 0 and not q.paused and p_is_open
                     and (p_lease <= q.longest_lease) is not false then (
                     select case
                         when t.expire_floor <= n.now
-                          and t.ticked_at between n.now - interval '1 second' and n.now + interval '1 second'
+                          and t.ticked_at between n.now - interval '1 second' and n.now
                             then nullif(t.ready_floor, 0)
                     end
                     from fairq.ticks as t cross join (select coalesce(p_now, clock_timestamp()) as now offset 0) as n
                     where t.queue = p_queue order by t.tick_id desc limit 1
                 )
             end
-        into v_is_for_all, v_default_lease, v_longest_lease, v_floor
+        into v_is_for_all, v_default_lease, v_longest_lease, v_ahead, v_floor
         from fairq.queues as q
         -- as in _queue_settings, without a sort
         where q.queue
@@ -183,6 +190,10 @@ begin
             );
             v_picks := v_picks[1 : p_limit];
         end if;
+        v_behind := 1001 - v_dispatch % 1024 - cardinality(v_picks);
+        if v_behind <= v_ahead / 4 and v_behind + cardinality(v_picks) > v_ahead / 4 and v_behind > 0 then
+            v_low := v_dispatch;
+        end if;
         v_got := fairq._lease(
             p_queue, v_picks, v_dispatch - v_picks[1].turn, p_owner, p_caller, coalesce(p_now, clock_timestamp()),
             coalesce(p_lease, v_default_lease), true
@@ -199,6 +210,21 @@ begin
         p_limit := p_limit - cardinality(v_got);
         exit when p_limit <= 0;
     end loop;
+    -- the version before knows of no -p_limit: a claim may have waited for the way back to it
+    if v_low is not null and p_limit = 0 and fairq.schema_version() > 1 then
+        perform from fairq.schedulers as s
+        where s.queue = p_queue and not exists (
+            select from fairq.ready_picks as r
+            where r.queue = p_queue and r.dispatch >= v_floor and r.dispatch < v_low
+            for update skip locked
+        )
+        for update skip locked;
+        if found then
+            perform fairq._dispatch(
+                p_queue, p_owner, p_caller, -v_size, coalesce(p_lease, v_default_lease), '{*}', p_now
+            );
+        end if;
+    end if;
     -- whoever could claim when it began has what it got
     return case when v_is_for_all or v_claimed <> '{}' then v_claimed end;
 end

@@ -1581,7 +1581,9 @@ as $fn$
 -- Fair:   n jobs are n single picks in one hold of the lock; see _pick. Where jobs declare their cost, no two of a
 --         tenant need cost the same, and they are picked one by one.
 -- Ahead:  where a queue reads ahead, what others have made ready is taken first, and more is picked than asked for; see
---         functions/read_ahead.sql.
+--         functions/read_ahead.sql. A p_limit below 0 leases nothing: what is ready stays so, and as many are picked as
+--         are missing, to be taken -p_limit at a time.
+-- p_limit jobs and more are numbered so that the last one wanted has the number 1,000.
 -- Long:   the one place where the step is read from top to bottom.
 -- Locks:  the queue's lock, to the end of the transaction; everything else is skipped if held.
 declare
@@ -1604,7 +1606,10 @@ declare
     v_want     integer;
     v_wide     integer := 0;
     v_ahead    integer := 0;
-    v_size     integer := p_limit;
+    v_size     integer := abs(p_limit);
+    v_is_more  boolean := p_limit < 0;
+    v_floor    bigint;
+    v_made     timestamptz;
     v_back     fairq.moved;
     v_away     bigint[] := '{}';
 begin
@@ -1612,7 +1617,10 @@ begin
     v_is_done := fairq._lock_queue(p_queue);
     v_now := coalesce(p_now, clock_timestamp());
     v_settings := fairq._queue_settings(p_queue);
-    if v_settings.read_ahead > 0 and p_tenants = '{*}' then
+    if v_is_more then
+        p_limit := 0;
+        v_ahead := least(v_settings.read_ahead, 1000);
+    elsif v_settings.read_ahead > 0 and p_tenants = '{*}' then
         v_claimed := coalesce(fairq._take(p_queue, p_owner, p_caller, p_limit, p_lease, true, p_now), '{}');
         p_limit := p_limit - cardinality(v_claimed);
         if p_limit = 0 then
@@ -1624,9 +1632,19 @@ begin
     v_own := pg_current_xact_id();
     v_was := fairq._last_tick(p_queue, v_settings, v_now);
     if v_was.ready_floor > 0 then
-        v_back := fairq._put_ready_back(v_was);
-        v_was.tokens := v_was.tokens + coalesce(cardinality(v_back.endings), 0);
+        if not v_is_more then
+            v_back := fairq._put_ready_back(v_was);
+            v_was.tokens := v_was.tokens + coalesce(cardinality(v_back.endings), 0);
+        end if;
         v_away := fairq._being_taken(v_was);
+        -- the floors for what is left, by the server's clock; the version before has no made_at, and a claim may have
+        -- waited for the way back to it
+        v_floor := v_was.ready_floor;
+        if v_away <> '{}' and p_now is null and fairq.schema_version() > 1 then
+            select coalesce(min(r.dispatch), v_floor), min(coalesce(r.made_at, v_was.expire_floor))
+            into v_floor, v_made
+            from fairq.ready_picks as r where r.queue = p_queue and r.dispatch >= v_floor;
+        end if;
     end if;
     -- one snapshot judges everything that follows: two statements would have two
     v_snap := pg_current_snapshot();
@@ -1636,9 +1654,12 @@ begin
     if v_away <> '{}' then
         -- without those that have been taken by now: what became of them may be news of this look
         v_away := fairq._being_taken(v_was);
-        v_tick.ready_floor := v_was.ready_floor;
+        v_tick.ready_floor := v_floor;
         -- their leases, which cannot be seen yet, may be over already
-        v_tick.expire_floor := least(v_tick.expire_floor, v_was.expire_floor);
+        v_tick.expire_floor := least(v_tick.expire_floor, greatest(v_was.expire_floor, v_made));
+        if v_is_more then
+            v_ahead := greatest(0, v_ahead - cardinality(v_away));
+        end if;
     end if;
     v_tick.tokens := fairq._queue_tokens(v_tick, v_settings, v_now);
     v_tick.tokens_at := v_now;
@@ -1664,7 +1685,7 @@ begin
         end if;
         exit when not v_picked.is_open;
 
-        v_dispatch := nextval('fairq.dispatch_seq') * 1024;
+        v_dispatch := nextval('fairq.dispatch_seq') * 1024 + 1000 - v_left;
         v_got := '{}';
         if p_limit > 0 and v_picked.jobs is not null then
             v_got := fairq._lease(
@@ -1712,7 +1733,7 @@ begin
         v_tick := fairq._pass_by(v_tick, v_skip, v_stuck, v_settings, v_now);
         v_tick.ticked_at := v_now;
     end if;
-    v_tick.found_empty := v_left > 0 and p_limit > 0;
+    v_tick.found_empty := v_left > 0 and p_limit > 0 or v_is_more and v_was.found_empty;
     if v_tick.ticked_at = v_now or v_tick.found_empty <> v_was.found_empty
        or v_tick.ready_floor <> v_was.ready_floor then
         v_is_done := fairq._write_tick(v_tick);
