@@ -233,9 +233,11 @@ alter table fairq.finished_jobs
     add constraint finished_jobs_result_only_if_succeeded check (state = 'succeeded' or result is null),
     add constraint finished_jobs_slot_known check (slot between 0 and 3);
 alter table fairq.settlements
+    alter column endings set storage extended,
     add constraint settlements_not_empty check (cardinality(endings) > 0);
 alter table fairq.ready_picks
     drop column made_at,
+    alter column jobs set storage extended,
     add constraint ready_picks_not_empty check (cardinality(jobs) > 0);
 
 set local role fairq_api;

@@ -244,9 +244,12 @@ alter table fairq.finished_jobs
     drop constraint finished_jobs_result_only_if_succeeded,
     drop constraint finished_jobs_slot_known;
 alter table fairq.settlements
-    drop constraint settlements_not_empty;
+    drop constraint settlements_not_empty,
+    -- to compress what is deleted at once costs more than it saves
+    alter column endings set storage external;
 alter table fairq.ready_picks
     drop constraint ready_picks_not_empty,
+    alter column jobs set storage external,
     add column made_at timestamptz,
     alter column made_at set default clock_timestamp();
 comment on column fairq.ready_picks.made_at is 'When: no claim that takes them began before. Null: in version 1.';
@@ -3543,7 +3546,8 @@ begin
         (
             select array_agg(
                 row(
-                    c.turn, c.job_row, c.tenant, c.job_id, c.price, (c.flow).epoch, (c.flow).weight, c.costs
+                    c.turn, c.job_row, c.tenant, c.job_id, case when p_longest is not null then c.price end,
+                    (c.flow).epoch, case when p_longest is not null then (c.flow).weight end, c.costs
                 )::fairq.pick order by c.turn
             )
             from chosen as c
@@ -3660,7 +3664,8 @@ begin
     return row(
         true,
         array[row(
-            1, v_job.job_row, v_flow.tenant, v_job.job_id, v_paid, v_flow.epoch, v_flow.weight, v_step
+            1, v_job.job_row, v_flow.tenant, v_job.job_id, case when p_longest is not null then v_paid end,
+            v_flow.epoch, case when p_longest is not null then v_flow.weight end, v_step
         )::fairq.pick],
         array[row(
             v_first.row_id, not v_is_new, v_flow, 1, v_step, v_paid, 1, v_job.next_priority, v_job.next_run_at,
@@ -4422,18 +4427,15 @@ as $fn$
 --
 -- Locks:  the queue's lock is held.
 begin
-    insert into fairq.ready_picks (queue, dispatch, jobs)
-    select
-        p_queue, p_dispatch + min(p.turn),
-        array_agg(
-            row(
-                p.turn, p.job_row, p.tenant, p.job_id, case when p_by_time then p.price end, p.epoch,
-                case when p_by_time then p.weight end, p.step
-            )::fairq.pick
-            order by p.turn
-        )
-    from unnest(p_picks) as p
-    group by (p.turn - p_picks[1].turn) / p_size;
+    if p_size = 1 then
+        insert into fairq.ready_picks (queue, dispatch, jobs)
+        select p_queue, p_dispatch + p.turn, array[p]
+        from unnest(p_picks) as p;
+    else
+        insert into fairq.ready_picks (queue, dispatch, jobs)
+        select p_queue, p_dispatch + p_picks[i].turn, p_picks[i : i + p_size - 1]
+        from generate_series(1, cardinality(p_picks), p_size) as i;
+    end if;
     return true;
 end
 $fn$;
@@ -4495,8 +4497,8 @@ create or replace function fairq._take(
     set search_path = pg_catalog, pg_temp
 as $fn$
 -- queued -> running: up to p_limit of the jobs that are ready, in the order in which they were picked, as far as nobody
--- else is taking them. None that was picked more than a second ago: then it is time to look again, for who has arrived,
--- for jobs that are due and for leases that are over. Null when this caller may not claim for all.
+-- else is taking them. None when the last pick was more than a second ago: then it is time to look again, for who has
+-- arrived, for jobs that are due and for leases that are over. Null when this caller may not claim for all.
 --
 -- p_is_open: whether the claim is for jobs of all tenants.
 -- p_now:  the clock; null for the real one, read once the picks are had: no lease ends before they were picked, which
@@ -4893,7 +4895,7 @@ begin
         delete from fairq.leases as l
         where l.job_id = any (p_job_ids) and l.lease_token = any (p_tokens) and l.caller = v_caller
         returning
-            l as lease, coalesce(p_now, clock_timestamp()) as now_held, case
+            l.*, coalesce(p_now, clock_timestamp()) as now_held, case
                 when p_job_ids[array_position(p_tokens, l.lease_token)] = l.job_id
                     then array_position(p_tokens, l.lease_token)
                 -- a token that somebody gave for another job, too
@@ -4903,8 +4905,7 @@ begin
                 )
             end as at
     ), ended as (
-        select (t.lease).*, t.at, t.now_held from taken as t
-        where (t.lease).lease_expires_at > t.now_held and t.at is not null
+        select t.* from taken as t where t.lease_expires_at > t.now_held and t.at is not null
     ), settled as (
         -- as in _ending, for attempts that are paid by the time they were held
         insert into fairq.settlements (queue, endings)
@@ -4951,7 +4952,16 @@ begin
     )
     select
         array_agg(g.at), (select count(*) from ended),
-        (select array_agg(t.lease) from taken as t where (t.lease).lease_expires_at <= t.now_held or t.at is null)
+        (
+            select array_agg(
+                row(
+                    t.job_id, t.queue, t.tenant, t.caller, t.lease_owner, t.lease_token, t.attempt, t.started_at,
+                    t.lease_expires_at, t.cancel_requested_at, t.dispatch, t.prepaid, t.weight, t.epoch
+                )::fairq.leases
+            )
+            from taken as t
+            where t.lease_expires_at <= t.now_held or t.at is null
+        )
     into v_done, v_ended, v_late
     from gone as g;
     if v_late is not null then

@@ -524,6 +524,8 @@ create table fairq.settlements (
 );
 alter table fairq.settlements enable row level security;
 alter table fairq.settlements force row level security;
+-- to compress what is deleted at once costs more than it saves
+alter table fairq.settlements alter column endings set storage external;
 -- where somebody publishes all tables, deletes from one without an identity are refused, and with them every claim
 alter table fairq.settlements replica identity full;
 
@@ -541,6 +543,8 @@ create table fairq.ready_picks (
 ) with (
     autovacuum_vacuum_scale_factor = 0.02
 );
+-- as in settlements
+alter table fairq.ready_picks alter column jobs set storage external;
 alter table fairq.ready_picks enable row level security;
 alter table fairq.ready_picks force row level security;
 

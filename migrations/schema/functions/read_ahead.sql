@@ -19,18 +19,15 @@ as $fn$
 --
 -- Locks:  the queue's lock is held.
 begin
-    insert into fairq.ready_picks (queue, dispatch, jobs)
-    select
-        p_queue, p_dispatch + min(p.turn),
-        array_agg(
-            row(
-                p.turn, p.job_row, p.tenant, p.job_id, case when p_by_time then p.price end, p.epoch,
-                case when p_by_time then p.weight end, p.step
-            )::fairq.pick
-            order by p.turn
-        )
-    from unnest(p_picks) as p
-    group by (p.turn - p_picks[1].turn) / p_size;
+    if p_size = 1 then
+        insert into fairq.ready_picks (queue, dispatch, jobs)
+        select p_queue, p_dispatch + p.turn, array[p]
+        from unnest(p_picks) as p;
+    else
+        insert into fairq.ready_picks (queue, dispatch, jobs)
+        select p_queue, p_dispatch + p_picks[i].turn, p_picks[i : i + p_size - 1]
+        from generate_series(1, cardinality(p_picks), p_size) as i;
+    end if;
     return true;
 end
 $fn$;
@@ -92,8 +89,8 @@ create or replace function fairq._take(
     set search_path = pg_catalog, pg_temp
 as $fn$
 -- queued -> running: up to p_limit of the jobs that are ready, in the order in which they were picked, as far as nobody
--- else is taking them. None that was picked more than a second ago: then it is time to look again, for who has arrived,
--- for jobs that are due and for leases that are over. Null when this caller may not claim for all.
+-- else is taking them. None when the last pick was more than a second ago: then it is time to look again, for who has
+-- arrived, for jobs that are due and for leases that are over. Null when this caller may not claim for all.
 --
 -- p_is_open: whether the claim is for jobs of all tenants.
 -- p_now:  the clock; null for the real one, read once the picks are had: no lease ends before they were picked, which

@@ -890,7 +890,8 @@ begin
         (
             select array_agg(
                 row(
-                    c.turn, c.job_row, c.tenant, c.job_id, c.price, (c.flow).epoch, (c.flow).weight, c.costs
+                    c.turn, c.job_row, c.tenant, c.job_id, case when p_longest is not null then c.price end,
+                    (c.flow).epoch, case when p_longest is not null then (c.flow).weight end, c.costs
                 )::fairq.pick order by c.turn
             )
             from chosen as c
@@ -1007,7 +1008,8 @@ begin
     return row(
         true,
         array[row(
-            1, v_job.job_row, v_flow.tenant, v_job.job_id, v_paid, v_flow.epoch, v_flow.weight, v_step
+            1, v_job.job_row, v_flow.tenant, v_job.job_id, case when p_longest is not null then v_paid end,
+            v_flow.epoch, case when p_longest is not null then v_flow.weight end, v_step
         )::fairq.pick],
         array[row(
             v_first.row_id, not v_is_new, v_flow, 1, v_step, v_paid, 1, v_job.next_priority, v_job.next_run_at,
