@@ -307,7 +307,7 @@ MUTANTS: dict[str, tuple[Callable[[Database], None], tuple[Callable[..., None], 
     ),
     "a dead lease is good until it is taken back": (
         both(
-            Edit("_complete", "(t.lease).lease_expires_at > t.now_held and ", ""),
+            Edit("_complete", "t.lease_expires_at > t.now_held and ", ""),
             Edit("_complete", "if v_late is not null then", "if false then"),
         ),
         (leases.check_a_lease_is_judged_once_its_row_is_locked, leases.check_a_dead_lease_completes_nothing),
@@ -659,7 +659,7 @@ MUTANTS: dict[str, tuple[Callable[[Database], None], tuple[Callable[..., None], 
         (read_ahead.check_leases_of_what_was_ready_end,),
     ),
     "more is picked when all is taken": (
-        Edit("_take", "if v_low is not null and", "if false and"),
+        Edit("_take", "if p_limit = 0 and v_ahead > 3", "if false and v_ahead > 3"),
         (read_ahead.check_more_is_picked_before_all_is_taken,),
     ),
     "picks are numbered from the first on": (
@@ -675,7 +675,7 @@ MUTANTS: dict[str, tuple[Callable[[Database], None], tuple[Callable[..., None], 
         (read_ahead.check_more_is_picked_before_all_is_taken,),
     ),
     "who picks more waits for the lock": (
-        Edit("_take", "for update skip locked;\n        if found then", "for update;\n        if found then"),
+        Edit("_take", "for update skip locked;\n            if found then", "for update;\n            if found then"),
         (read_ahead.check_who_picks_more_does_not_wait,),
     ),
     "who picks more forgets who found nothing": (
@@ -683,7 +683,7 @@ MUTANTS: dict[str, tuple[Callable[[Database], None], tuple[Callable[..., None], 
         (read_ahead.check_who_picks_more_forgets_no_idle_worker,),
     ),
     "more is picked beside what nobody takes": (
-        Edit("_take", "r.dispatch < v_low", "false"),
+        Edit("_take", "r.dispatch < v_dispatch", "false"),
         (read_ahead.check_what_nobody_takes_is_put_back,),
     ),
     "the ready floor stays where something is being taken": (

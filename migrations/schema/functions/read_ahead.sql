@@ -116,9 +116,7 @@ declare
     v_dispatch      bigint;
     v_picks         fairq.pick[];
     v_got           fairq.claimed_job[];
-    v_size          integer := p_limit;
     v_behind        integer;
-    v_low           bigint;
 begin
     loop
         select
@@ -187,10 +185,6 @@ begin
             );
             v_picks := v_picks[1 : p_limit];
         end if;
-        v_behind := 1001 - v_dispatch % 1024 - cardinality(v_picks);
-        if v_behind <= v_ahead / 4 and v_behind + cardinality(v_picks) > v_ahead / 4 and v_behind > 0 then
-            v_low := v_dispatch;
-        end if;
         v_got := fairq._lease(
             p_queue, v_picks, v_dispatch - v_picks[1].turn, p_owner, p_caller, coalesce(p_now, clock_timestamp()),
             coalesce(p_lease, v_default_lease), true
@@ -207,19 +201,24 @@ begin
         p_limit := p_limit - cardinality(v_got);
         exit when p_limit <= 0;
     end loop;
-    -- the version before knows of no -p_limit: a claim may have waited for the way back to it
-    if v_low is not null and p_limit = 0 and fairq.schema_version() > 1 then
-        perform from fairq.schedulers as s
-        where s.queue = p_queue and not exists (
-            select from fairq.ready_picks as r
-            where r.queue = p_queue and r.dispatch >= v_floor and r.dispatch < v_low
-            for update skip locked
-        )
-        for update skip locked;
-        if found then
-            perform fairq._dispatch(
-                p_queue, p_owner, p_caller, -v_size, coalesce(p_lease, v_default_lease), '{*}', p_now
-            );
+    if 1001 - v_dispatch % 1024 - cardinality(v_picks) <= v_ahead / 4 then
+        v_behind := 1001 - v_dispatch % 1024 - cardinality(v_picks);
+        -- the version before knows of no -p_limit: a claim may have waited for the way back to it
+        if p_limit = 0 and v_ahead > 3 and v_behind + cardinality(v_claimed) > v_ahead / 4
+           and fairq.schema_version() > 1 then
+            perform from fairq.schedulers as s
+            where s.queue = p_queue and not exists (
+                select from fairq.ready_picks as r
+                where r.queue = p_queue and r.dispatch >= v_floor and r.dispatch < v_dispatch
+                for update skip locked
+            )
+            for update skip locked;
+            if found then
+                perform fairq._dispatch(
+                    p_queue, p_owner, p_caller, -cardinality(v_claimed), coalesce(p_lease, v_default_lease), '{*}',
+                    p_now
+                );
+            end if;
         end if;
     end if;
     -- whoever could claim when it began has what it got
