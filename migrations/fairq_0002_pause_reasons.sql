@@ -252,7 +252,7 @@ alter table fairq.ready_picks
     alter column jobs set storage external,
     add column made_at timestamptz,
     alter column made_at set default clock_timestamp();
-comment on column fairq.ready_picks.made_at is 'When: no claim that takes them began before. Null: in version 1.';
+comment on column fairq.ready_picks.made_at is 'When: no lease of them starts before. Null: in version 1.';
 
 create type fairq.pause_stat as (
     queue     text,
@@ -4243,8 +4243,8 @@ as $fn$
 --         tenant need cost the same, and they are picked one by one.
 -- Ahead:  where a queue reads ahead, what others have made ready is taken first, and more is picked than asked for; see
 --         functions/read_ahead.sql. A p_limit below 0 leases nothing: what is ready stays so, and as many are picked as
---         are missing, to be taken -p_limit at a time.
--- p_limit jobs and more are numbered so that the last one wanted has the number 1,000.
+--         are missing, if that is more than a quarter, to be taken -p_limit at a time. Picks are numbered from behind:
+--         the last that was wanted, before caps and tokens, ends in 1,000.
 -- Long:   the one place where the step is read from top to bottom.
 -- Locks:  the queue's lock, to the end of the transaction; everything else is skipped if held.
 declare
@@ -4271,6 +4271,7 @@ declare
     v_is_more  boolean := p_limit < 0;
     v_floor    bigint;
     v_made     timestamptz;
+    v_over     integer;
     v_back     fairq.moved;
     v_away     bigint[] := '{}';
 begin
@@ -4298,13 +4299,16 @@ begin
             v_was.tokens := v_was.tokens + coalesce(cardinality(v_back.endings), 0);
         end if;
         v_away := fairq._being_taken(v_was);
-        -- the floors for what is left, by the server's clock; the version before has no made_at, and a claim may have
-        -- waited for the way back to it
-        v_floor := v_was.ready_floor;
-        if v_away <> '{}' and p_now is null and fairq.schema_version() > 1 then
-            select coalesce(min(r.dispatch), v_floor), min(coalesce(r.made_at, v_was.expire_floor))
-            into v_floor, v_made
-            from fairq.ready_picks as r where r.queue = p_queue and r.dispatch >= v_floor;
+        if v_is_more then
+            v_ahead := v_ahead - cardinality(v_away);
+            if v_ahead <= v_settings.read_ahead / 4 then
+                return '{}';
+            end if;
+        end if;
+        -- the floors for what is left
+        if v_away <> '{}' then
+            select min(r.dispatch), min(coalesce(r.made_at, v_was.expire_floor)) into v_floor, v_made
+            from fairq.ready_picks as r where r.queue = p_queue and r.dispatch >= v_was.ready_floor;
         end if;
     end if;
     -- one snapshot judges everything that follows: two statements would have two
@@ -4315,12 +4319,9 @@ begin
     if v_away <> '{}' then
         -- without those that have been taken by now: what became of them may be news of this look
         v_away := fairq._being_taken(v_was);
-        v_tick.ready_floor := v_floor;
-        -- their leases, which cannot be seen yet, may be over already
+        v_tick.ready_floor := coalesce(v_floor, v_was.ready_floor);
+        -- leases of those that are just being taken, which cannot be seen yet, may be over already
         v_tick.expire_floor := least(v_tick.expire_floor, greatest(v_was.expire_floor, v_made));
-        if v_is_more then
-            v_ahead := greatest(0, v_ahead - cardinality(v_away));
-        end if;
     end if;
     v_tick.tokens := fairq._queue_tokens(v_tick, v_settings, v_now);
     v_tick.tokens_at := v_now;
@@ -4331,6 +4332,7 @@ begin
         when v_settings.paused then 0
         else greatest(0, least(p_limit + v_ahead, v_settings.max_running - v_tick.running, floor(v_tick.tokens)))
     end;
+    v_over := p_limit + v_ahead - v_left;
     while v_left > 0 loop
         v_want := case when v_settings.charge = 'cost' then 1 else v_left end;
         v_wide := greatest(v_want, v_wide);
@@ -4346,7 +4348,7 @@ begin
         end if;
         exit when not v_picked.is_open;
 
-        v_dispatch := nextval('fairq.dispatch_seq') * 1024 + 1000 - v_left;
+        v_dispatch := nextval('fairq.dispatch_seq') * 1024 + 1000 - v_left - v_over;
         v_got := '{}';
         if p_limit > 0 and v_picked.jobs is not null then
             v_got := fairq._lease(
@@ -4415,9 +4417,9 @@ revoke all on function fairq._dispatch(text, text, text, integer, interval, text
 -- A claim of a queue that reads ahead picks more than it was asked for, under the queue's lock and in the usual order,
 -- and leaves the rest in ready_picks: chosen, charged, counted among those that run, and still queued. The claims that
 -- follow lease from there, without the lock; the one that finds too little picks again, and first puts back what is
--- left. So that this happens seldom, and nobody waits for it, who takes the pick behind which a quarter is left has
--- the scheduler pick as many as are missing, if the lock is free, while the others go on. A pick is a promise to its
--- tenant and no right to the job: whoever takes it looks whether the job is still there.
+-- left. So that this happens seldom, and nobody waits for it, who leaves a quarter or less has the scheduler pick as
+-- many as are missing, if the lock is free, while the others go on. A pick is a promise to its tenant and no right to
+-- the job: whoever takes it looks whether the job is still there.
 
 create or replace function fairq._make_ready(
     p_queue text, p_picks fairq.pick[], p_dispatch bigint, p_size integer, p_by_time boolean
@@ -4426,8 +4428,9 @@ create or replace function fairq._make_ready(
     language plpgsql
     set search_path = pg_catalog, pg_temp
 as $fn$
--- Leaves picks for the claims that follow, p_size in a row: as many as this claim still wanted.
+-- Leaves picks for the claims that follow, p_size in a row: as many as this claim wanted.
 --
+-- p_by_time: for a scheduler of version 1; picks have no price now where their queue does not charge by time.
 -- Locks:  the queue's lock is held.
 begin
     if p_size = 1 then
@@ -4509,12 +4512,14 @@ as $fn$
 --         anew.
 -- Fair:   they are charged and counted already. Of a queue that is paused none is taken, nor any beside those of a
 --         tenant that is.
--- More:   the numbers of a pass end at 1,000 (see _dispatch): each says how many were to come behind it. Where some are
---         left that nobody takes, those of a tenant that is paused, no more are picked before they are put back.
--- Two questions, and neither waits. Between them the floor may move on, but only when nothing is left of what was
--- ready: what is found then was picked later still. A pause that comes between them came while this claim was made.
+-- More:   the numbers of a pass end at 1,000 (see _dispatch): each says how many were to come behind it. In the last
+--         quarter of what a queue reads ahead four of them have more picked. Where some are left that nobody takes,
+--         those of a tenant that is paused, none are before they are put back. A queue that reads less than four ahead
+--         picks when all is taken.
+-- Two questions, and neither waits. Between them the floor may move on, past what is taken: what is found then was
+-- picked later still. A pause that comes between them came while this claim was made.
 -- Long:   both questions stand in full, and call nothing: every claim asks the first.
--- Locks:  rows of ready_picks, skipping those held by others; then as _lease; for more, the queue's lock, if it is free.
+-- Locks:  rows of ready_picks, skipping those held by others; then as _lease. For more, the queue's lock, if it is free.
 -- Index:  ready_picks_pkey, from the ready floor; ticks_pkey, tenants_pause_idx, tenants_pkey.
 -- Raises: 22023 for a lease that is longer than the queue allows, before it takes anything.
 declare
@@ -4528,6 +4533,7 @@ declare
     v_picks         fairq.pick[];
     v_got           fairq.claimed_job[];
     v_behind        integer;
+    v_step          integer;
 begin
     loop
         select
@@ -4606,16 +4612,17 @@ begin
                 p_queue, v_picks, v_dispatch - v_picks[1].turn, p_owner, p_caller, coalesce(p_now, clock_timestamp()),
                 coalesce(p_lease, v_default_lease)
             );
-            p_limit := 0;
+            p_limit := -1;
         end if;
         v_claimed := v_claimed || v_got;
         p_limit := p_limit - cardinality(v_got);
         exit when p_limit <= 0;
     end loop;
-    if 1001 - v_dispatch % 1024 - cardinality(v_picks) <= v_ahead / 4 then
-        v_behind := 1001 - v_dispatch % 1024 - cardinality(v_picks);
+    v_behind := 1001 - v_dispatch % 1024 - cardinality(v_picks);
+    if v_behind <= v_ahead / 4 then
+        v_step := greatest(1, v_ahead / 16);
         -- the version before knows of no -p_limit: a claim may have waited for the way back to it
-        if p_limit = 0 and v_ahead > 3 and v_behind + cardinality(v_claimed) > v_ahead / 4
+        if p_limit = 0 and v_ahead > 3 and (v_behind + cardinality(v_claimed)) / v_step > v_behind / v_step
            and fairq.schema_version() > 1 then
             perform from fairq.schedulers as s
             where s.queue = p_queue and not exists (
@@ -4697,7 +4704,8 @@ create or replace function fairq._being_taken(p_tick fairq.ticks)
     language plpgsql
     set search_path = pg_catalog, pg_temp
 as $fn$
--- Jobs whose leases other claims are writing at this moment, which no look can see yet: still ready for all but them.
+-- Jobs that are ready and have not been put back: those whose leases other claims are writing at this moment, which no
+-- look can see yet; and while more is picked, those that nobody takes yet.
 --
 -- Locks:  the queue's lock is held, so nobody makes more of them.
 -- Index:  ready_picks_pkey, from the ready floor.
@@ -4710,7 +4718,7 @@ begin
     );
 end
 $fn$;
-comment on function fairq._being_taken(fairq.ticks) is 'Which ready jobs are just being leased. Internal.';
+comment on function fairq._being_taken(fairq.ticks) is 'Which jobs are ready, or just being leased. Internal.';
 revoke all on function fairq._being_taken(fairq.ticks) from public;
 
 --
@@ -4793,7 +4801,7 @@ as $fn$
 --
 -- Fair:   between tenants by weight, within a tenant by priority, run_at, job_id; see functions/scheduler.sql.
 -- Locks:  the queue's lock, to the end of the transaction: claim in a transaction of its own. Jobs that are ready are
---         had without it, and whoever has some does not wait for it.
+--         had without it, and whoever has some does not wait for it; whoever leaves few takes it if it is free.
 -- Long:   from the arguments to the answer, so that a claim is read in one place.
 -- Raises: 22023 for a bad argument; 42501 for who may claim for its own tenant alone, and has none; 0A000 above READ
 --         COMMITTED; 55P03 when the queue's lock was not free in time.
@@ -6234,8 +6242,8 @@ grant execute on function fairq.reconcile(text, integer) to fairq_operator, fair
 -- version 1: what calls that began under it may still call
 --
 -- _is_plain: enqueue_job and enqueue_jobs by _check_job. _take_ready: claim_jobs and _dispatch. _room: _dispatch.
--- Nothing of this version calls them; the next one drops them. The p_result of _finish is of that kind, too:
--- _complete_one.
+-- Nothing of this version calls them; the next one drops them. The p_result of _finish is of that kind, too
+-- (_complete_one), and the p_by_time of _make_ready (_dispatch).
 
 create or replace function fairq._is_plain(p_job fairq.new_job, p_settings fairq.queues)
     returns boolean

@@ -39,15 +39,16 @@ class Ahead(Oracle):
 
     def take(self) -> list[int]:
         """
-        Claim one job, and pick AHEAD more when none is ready; what is missing when a quarter is left.
+        Claim one job, and pick AHEAD more when none is ready; what is missing when a quarter or less is left.
         """
         if not self.ready:
             self.pick(1 + AHEAD)
         if not self.ready:
             return []
         job, behind = self.ready.pop(0)
-        if behind == AHEAD // 4:
-            self.pick(AHEAD - len(self.ready))
+        missing = AHEAD - len(self.ready)
+        if behind <= AHEAD // 4 < missing:
+            self.pick(missing)
         return [job]
 
 

@@ -326,7 +326,7 @@ MUTANTS: dict[str, tuple[Callable[[Database], None], tuple[Callable[..., None], 
             (
                 "_complete",
                 "l.lease_expires_at - coalesce(p_now, clock_timestamp()) > interval '0'",
-                "returning\n            l as lease",
+                "returning\n            l.*",
             ),
         )
     },
@@ -663,7 +663,7 @@ MUTANTS: dict[str, tuple[Callable[[Database], None], tuple[Callable[..., None], 
         (read_ahead.check_more_is_picked_before_all_is_taken,),
     ),
     "picks are numbered from the first on": (
-        Edit("_dispatch", " + 1000 - v_left;", ";"),
+        Edit("_dispatch", " + 1000 - v_left - v_over;", ";"),
         (read_ahead.check_more_is_picked_before_all_is_taken,),
     ),
     "what is ready is put back while more is picked": (
@@ -671,8 +671,28 @@ MUTANTS: dict[str, tuple[Callable[[Database], None], tuple[Callable[..., None], 
         (read_ahead.check_more_is_picked_before_all_is_taken,),
     ),
     "more is picked than is missing": (
-        Edit("_dispatch", "v_ahead := greatest(0, v_ahead - cardinality(v_away));", "null;"),
+        Edit("_dispatch", "v_ahead := v_ahead - cardinality(v_away);", "null;"),
         (read_ahead.check_more_is_picked_before_all_is_taken,),
+    ),
+    "more is picked as soon as a little is missing": (
+        Edit("_dispatch", "v_ahead <= v_settings.read_ahead / 4", "v_ahead <= 0"),
+        (read_ahead.check_more_is_picked_once_enough_is_missing,),
+    ),
+    "more is picked at a quarter or not at all": (
+        Edit("_take", "(v_behind + cardinality(v_claimed)) / v_step > v_behind / v_step", "v_behind = v_ahead / 4"),
+        (read_ahead.check_more_is_picked_once_enough_is_missing,),
+    ),
+    "what a cap cuts off counts as the end": (
+        Edit("_dispatch", " - v_left - v_over;", " - v_left;"),
+        (read_ahead.check_a_capped_queue_picks_when_all_is_taken,),
+    ),
+    "who could not have what it took has more picked": (
+        Edit("_take", "p_limit := -1;", "p_limit := 0;"),
+        (read_ahead.check_who_gets_nothing_picks_nothing_more,),
+    ),
+    "a queue that reads less than four ahead picks more, too": (
+        Edit("_take", "v_ahead > 3", "true"),
+        (read_ahead.check_little_is_picked_when_all_is_taken,),
     ),
     "who picks more waits for the lock": (
         Edit("_take", "for update skip locked;\n            if found then", "for update;\n            if found then"),
@@ -687,7 +707,7 @@ MUTANTS: dict[str, tuple[Callable[[Database], None], tuple[Callable[..., None], 
         (read_ahead.check_what_nobody_takes_is_put_back,),
     ),
     "the ready floor stays where something is being taken": (
-        Edit("_dispatch", "v_tick.ready_floor := v_floor;", "v_tick.ready_floor := v_was.ready_floor;"),
+        Edit("_dispatch", "coalesce(v_floor, v_was.ready_floor)", "v_was.ready_floor"),
         (read_ahead.check_floors_move_while_some_is_being_taken,),
     ),
     "the expire floor stays where something is being taken": (

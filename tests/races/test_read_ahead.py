@@ -45,6 +45,11 @@ def ready(db: Database) -> list[int]:
     return [row.job_id for row in db.rows(query)]
 
 
+def just_picked(db: Database) -> None:
+    """As if the last pick of each queue had been this moment: what is ready is so for a second, on a slow machine, too."""
+    db.execute("update fairq.ticks set ticked_at = clock_timestamp()")
+
+
 def assert_charged_for_what_runs(db: Database) -> None:
     """A tenant that was never idle has the virtual time of the jobs that run or are ready, at the price of each."""
     assert db.value("select vtime = running * charge from fairq.flows")
@@ -551,8 +556,10 @@ def check_more_is_picked_before_all_is_taken(db: Database) -> None:
     heavy, light = db.given_jobs("a", 20), db.given_jobs("b", 20)
     order = [job for pair in zip(heavy, light, strict=True) for job in pair]
     assert ids(db.claim(1)) == order[:1]
+    just_picked(db)
     assert ids(db.claim(5)) == order[1:6]
     assert ready(db) == order[6:9]
+    just_picked(db)
     slow, others = db.session(autocommit=False), db.session(lock_timeout="1s")
     assert ids(slow.claim(1)) == order[6:7]
     assert ids(others.claim(1)) == order[7:8]
@@ -589,6 +596,95 @@ def test_more_is_picked_for_claims_of_any_size(db: Database) -> None:
 
 
 @check
+def check_more_is_picked_once_enough_is_missing(db: Database) -> None:
+    """What others are just taking is not missing yet; once they have it, the next claim has more picked."""
+    db.set_queue(read_ahead=8, charge="jobs")
+    jobs = db.given_jobs("a", 40)
+    assert ids(db.claim(1)) == jobs[:1]
+    crowd = [db.session(autocommit=False) for _ in range(5)]
+    just_picked(db)
+    assert [ids(session.claim(1)) for session in crowd] == [[job] for job in jobs[1:6]]
+    assert ids(db.claim(1)) == jobs[6:7]
+    assert ready(db) == jobs[1:6] + jobs[7:9]
+    for session in crowd:
+        session.conn.commit()
+    just_picked(db)
+    assert ids(db.claim(1)) == jobs[7:8]
+    assert ready(db) == jobs[8:16]
+    assert_agrees(db)
+
+
+def test_more_is_picked_once_enough_is_missing(db: Database) -> None:
+    """A few at a time would cost as much as many."""
+    check_more_is_picked_once_enough_is_missing(db)
+
+
+@check
+def check_a_capped_queue_picks_when_all_is_taken(db: Database) -> None:
+    """Where a cap leaves fewer to be picked than a queue reads ahead, nobody tries to pick more before."""
+    db.set_queue(read_ahead=16, charge="jobs", max_running=6)
+    jobs = db.given_jobs("a", 40)
+    done = db.claim(1)
+    for turn in range(1, 6):
+        just_picked(db)
+        ticks = db.value("select tick_id from fairq.ticks")
+        done += db.claim(1)
+        assert db.value("select tick_id from fairq.ticks") == ticks, turn
+        assert_agrees(db)
+    assert ids(done) == jobs[:6]
+    assert db.claim(1) == []
+    db.complete_all(done)
+    assert ids(db.claim(6)) == jobs[6:12]
+
+
+def test_a_capped_queue_picks_when_all_is_taken(db: Database) -> None:
+    """It would look for nothing."""
+    check_a_capped_queue_picks_when_all_is_taken(db)
+
+
+@check
+def check_little_is_picked_when_all_is_taken(db: Database) -> None:
+    """A queue that reads three ahead picks with each fourth claim."""
+    db.set_queue(read_ahead=3, charge="jobs")
+    db.given_jobs("a", 12)
+    left = []
+    for _ in range(8):
+        just_picked(db)
+        db.claim(1)
+        left.append(len(ready(db)))
+    assert left == [3, 2, 1, 0] * 2
+
+
+def test_little_is_picked_when_all_is_taken(db: Database) -> None:
+    """There is no quarter of it."""
+    check_little_is_picked_when_all_is_taken(db)
+
+
+@check
+def check_who_gets_nothing_picks_nothing_more(db: Database) -> None:
+    """A claim whose pick is held by somebody picks for itself, and not for others first."""
+    db.set_queue(read_ahead=8, charge="jobs")
+    jobs = db.given_jobs("a", 40)
+    assert ids(db.claim(2)) == jobs[:2]
+    just_picked(db)
+    assert ids(db.claim(5)) == jobs[2:7]
+    rival = db.session(autocommit=False)
+    rival.execute("select from fairq.jobs where job_id = %s for update", jobs[8])
+    just_picked(db)
+    ticks = db.value("select tick_id from fairq.ticks")
+    assert ids(db.claim(2)) == [jobs[7], jobs[9]]
+    assert db.value("select tick_id from fairq.ticks") == ticks + 1
+    rival.conn.rollback()
+    assert sorted(drain(db)) == [jobs[8], *jobs[10:]]
+    assert_agrees_after_look(db)
+
+
+def test_who_gets_nothing_picks_nothing_more(db: Database) -> None:
+    """It would be put back at once."""
+    check_who_gets_nothing_picks_nothing_more(db)
+
+
+@check
 def check_who_picks_more_does_not_wait(db: Database) -> None:
     """While somebody has the queue's lock, what is ready is taken, and more is picked when it is used up."""
     db.set_queue(read_ahead=8, charge="jobs")
@@ -596,7 +692,8 @@ def check_who_picks_more_does_not_wait(db: Database) -> None:
     assert ids(db.claim(1)) == jobs[:1]
     holder = db.session(autocommit=False)
     holder.execute("select from fairq.schedulers for update")
-    others = db.session(lock_timeout="1s")
+    others = db.session(lock_timeout="10s")
+    just_picked(db)
     assert [ids(others.claim(1)) for _ in range(8)] == [[job] for job in jobs[1:9]]
     holder.conn.rollback()
     assert ready(db) == []
@@ -659,12 +756,15 @@ def check_floors_move_while_some_is_being_taken(db: Database) -> None:
     db.given_jobs("a", 200)
     db.claim(1)
     slow, next_one = db.session(autocommit=False), db.session(autocommit=False)
+    just_picked(db)
     assert slow.claim(1)
     floors = []
     for _ in range(5):
         # all but one that is being taken, and more than are ready: a step
+        just_picked(db)
         assert db.claim(10)
         floors += db.rows("select ready_floor, expire_floor from fairq.ticks")
+        just_picked(db)
         assert next_one.claim(1)
         slow.conn.commit()
         slow, next_one = next_one, slow

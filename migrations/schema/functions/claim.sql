@@ -74,7 +74,7 @@ as $fn$
 --
 -- Fair:   between tenants by weight, within a tenant by priority, run_at, job_id; see functions/scheduler.sql.
 -- Locks:  the queue's lock, to the end of the transaction: claim in a transaction of its own. Jobs that are ready are
---         had without it, and whoever has some does not wait for it.
+--         had without it, and whoever has some does not wait for it; whoever leaves few takes it if it is free.
 -- Long:   from the arguments to the answer, so that a claim is read in one place.
 -- Raises: 22023 for a bad argument; 42501 for who may claim for its own tenant alone, and has none; 0A000 above READ
 --         COMMITTED; 55P03 when the queue's lock was not free in time.

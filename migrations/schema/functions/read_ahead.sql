@@ -4,9 +4,9 @@
 -- A claim of a queue that reads ahead picks more than it was asked for, under the queue's lock and in the usual order,
 -- and leaves the rest in ready_picks: chosen, charged, counted among those that run, and still queued. The claims that
 -- follow lease from there, without the lock; the one that finds too little picks again, and first puts back what is
--- left. So that this happens seldom, and nobody waits for it, who takes the pick behind which a quarter is left has
--- the scheduler pick as many as are missing, if the lock is free, while the others go on. A pick is a promise to its
--- tenant and no right to the job: whoever takes it looks whether the job is still there.
+-- left. So that this happens seldom, and nobody waits for it, who leaves a quarter or less has the scheduler pick as
+-- many as are missing, if the lock is free, while the others go on. A pick is a promise to its tenant and no right to
+-- the job: whoever takes it looks whether the job is still there.
 
 create or replace function fairq._make_ready(
     p_queue text, p_picks fairq.pick[], p_dispatch bigint, p_size integer, p_by_time boolean
@@ -15,8 +15,9 @@ create or replace function fairq._make_ready(
     language plpgsql
     set search_path = pg_catalog, pg_temp
 as $fn$
--- Leaves picks for the claims that follow, p_size in a row: as many as this claim still wanted.
+-- Leaves picks for the claims that follow, p_size in a row: as many as this claim wanted.
 --
+-- p_by_time: for a scheduler of version 1; picks have no price now where their queue does not charge by time.
 -- Locks:  the queue's lock is held.
 begin
     if p_size = 1 then
@@ -98,12 +99,14 @@ as $fn$
 --         anew.
 -- Fair:   they are charged and counted already. Of a queue that is paused none is taken, nor any beside those of a
 --         tenant that is.
--- More:   the numbers of a pass end at 1,000 (see _dispatch): each says how many were to come behind it. Where some are
---         left that nobody takes, those of a tenant that is paused, no more are picked before they are put back.
--- Two questions, and neither waits. Between them the floor may move on, but only when nothing is left of what was
--- ready: what is found then was picked later still. A pause that comes between them came while this claim was made.
+-- More:   the numbers of a pass end at 1,000 (see _dispatch): each says how many were to come behind it. In the last
+--         quarter of what a queue reads ahead four of them have more picked. Where some are left that nobody takes,
+--         those of a tenant that is paused, none are before they are put back. A queue that reads less than four ahead
+--         picks when all is taken.
+-- Two questions, and neither waits. Between them the floor may move on, past what is taken: what is found then was
+-- picked later still. A pause that comes between them came while this claim was made.
 -- Long:   both questions stand in full, and call nothing: every claim asks the first.
--- Locks:  rows of ready_picks, skipping those held by others; then as _lease; for more, the queue's lock, if it is free.
+-- Locks:  rows of ready_picks, skipping those held by others; then as _lease. For more, the queue's lock, if it is free.
 -- Index:  ready_picks_pkey, from the ready floor; ticks_pkey, tenants_pause_idx, tenants_pkey.
 -- Raises: 22023 for a lease that is longer than the queue allows, before it takes anything.
 declare
@@ -117,6 +120,7 @@ declare
     v_picks         fairq.pick[];
     v_got           fairq.claimed_job[];
     v_behind        integer;
+    v_step          integer;
 begin
     loop
         select
@@ -195,16 +199,17 @@ begin
                 p_queue, v_picks, v_dispatch - v_picks[1].turn, p_owner, p_caller, coalesce(p_now, clock_timestamp()),
                 coalesce(p_lease, v_default_lease)
             );
-            p_limit := 0;
+            p_limit := -1;
         end if;
         v_claimed := v_claimed || v_got;
         p_limit := p_limit - cardinality(v_got);
         exit when p_limit <= 0;
     end loop;
-    if 1001 - v_dispatch % 1024 - cardinality(v_picks) <= v_ahead / 4 then
-        v_behind := 1001 - v_dispatch % 1024 - cardinality(v_picks);
+    v_behind := 1001 - v_dispatch % 1024 - cardinality(v_picks);
+    if v_behind <= v_ahead / 4 then
+        v_step := greatest(1, v_ahead / 16);
         -- the version before knows of no -p_limit: a claim may have waited for the way back to it
-        if p_limit = 0 and v_ahead > 3 and v_behind + cardinality(v_claimed) > v_ahead / 4
+        if p_limit = 0 and v_ahead > 3 and (v_behind + cardinality(v_claimed)) / v_step > v_behind / v_step
            and fairq.schema_version() > 1 then
             perform from fairq.schedulers as s
             where s.queue = p_queue and not exists (
@@ -286,7 +291,8 @@ create or replace function fairq._being_taken(p_tick fairq.ticks)
     language plpgsql
     set search_path = pg_catalog, pg_temp
 as $fn$
--- Jobs whose leases other claims are writing at this moment, which no look can see yet: still ready for all but them.
+-- Jobs that are ready and have not been put back: those whose leases other claims are writing at this moment, which no
+-- look can see yet; and while more is picked, those that nobody takes yet.
 --
 -- Locks:  the queue's lock is held, so nobody makes more of them.
 -- Index:  ready_picks_pkey, from the ready floor.
@@ -299,5 +305,5 @@ begin
     );
 end
 $fn$;
-comment on function fairq._being_taken(fairq.ticks) is 'Which ready jobs are just being leased. Internal.';
+comment on function fairq._being_taken(fairq.ticks) is 'Which jobs are ready, or just being leased. Internal.';
 revoke all on function fairq._being_taken(fairq.ticks) from public;

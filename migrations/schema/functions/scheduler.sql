@@ -1584,8 +1584,8 @@ as $fn$
 --         tenant need cost the same, and they are picked one by one.
 -- Ahead:  where a queue reads ahead, what others have made ready is taken first, and more is picked than asked for; see
 --         functions/read_ahead.sql. A p_limit below 0 leases nothing: what is ready stays so, and as many are picked as
---         are missing, to be taken -p_limit at a time.
--- p_limit jobs and more are numbered so that the last one wanted has the number 1,000.
+--         are missing, if that is more than a quarter, to be taken -p_limit at a time. Picks are numbered from behind:
+--         the last that was wanted, before caps and tokens, ends in 1,000.
 -- Long:   the one place where the step is read from top to bottom.
 -- Locks:  the queue's lock, to the end of the transaction; everything else is skipped if held.
 declare
@@ -1612,6 +1612,7 @@ declare
     v_is_more  boolean := p_limit < 0;
     v_floor    bigint;
     v_made     timestamptz;
+    v_over     integer;
     v_back     fairq.moved;
     v_away     bigint[] := '{}';
 begin
@@ -1639,13 +1640,16 @@ begin
             v_was.tokens := v_was.tokens + coalesce(cardinality(v_back.endings), 0);
         end if;
         v_away := fairq._being_taken(v_was);
-        -- the floors for what is left, by the server's clock; the version before has no made_at, and a claim may have
-        -- waited for the way back to it
-        v_floor := v_was.ready_floor;
-        if v_away <> '{}' and p_now is null and fairq.schema_version() > 1 then
-            select coalesce(min(r.dispatch), v_floor), min(coalesce(r.made_at, v_was.expire_floor))
-            into v_floor, v_made
-            from fairq.ready_picks as r where r.queue = p_queue and r.dispatch >= v_floor;
+        if v_is_more then
+            v_ahead := v_ahead - cardinality(v_away);
+            if v_ahead <= v_settings.read_ahead / 4 then
+                return '{}';
+            end if;
+        end if;
+        -- the floors for what is left
+        if v_away <> '{}' then
+            select min(r.dispatch), min(coalesce(r.made_at, v_was.expire_floor)) into v_floor, v_made
+            from fairq.ready_picks as r where r.queue = p_queue and r.dispatch >= v_was.ready_floor;
         end if;
     end if;
     -- one snapshot judges everything that follows: two statements would have two
@@ -1656,12 +1660,9 @@ begin
     if v_away <> '{}' then
         -- without those that have been taken by now: what became of them may be news of this look
         v_away := fairq._being_taken(v_was);
-        v_tick.ready_floor := v_floor;
-        -- their leases, which cannot be seen yet, may be over already
+        v_tick.ready_floor := coalesce(v_floor, v_was.ready_floor);
+        -- leases of those that are just being taken, which cannot be seen yet, may be over already
         v_tick.expire_floor := least(v_tick.expire_floor, greatest(v_was.expire_floor, v_made));
-        if v_is_more then
-            v_ahead := greatest(0, v_ahead - cardinality(v_away));
-        end if;
     end if;
     v_tick.tokens := fairq._queue_tokens(v_tick, v_settings, v_now);
     v_tick.tokens_at := v_now;
@@ -1672,6 +1673,7 @@ begin
         when v_settings.paused then 0
         else greatest(0, least(p_limit + v_ahead, v_settings.max_running - v_tick.running, floor(v_tick.tokens)))
     end;
+    v_over := p_limit + v_ahead - v_left;
     while v_left > 0 loop
         v_want := case when v_settings.charge = 'cost' then 1 else v_left end;
         v_wide := greatest(v_want, v_wide);
@@ -1687,7 +1689,7 @@ begin
         end if;
         exit when not v_picked.is_open;
 
-        v_dispatch := nextval('fairq.dispatch_seq') * 1024 + 1000 - v_left;
+        v_dispatch := nextval('fairq.dispatch_seq') * 1024 + 1000 - v_left - v_over;
         v_got := '{}';
         if p_limit > 0 and v_picked.jobs is not null then
             v_got := fairq._lease(
