@@ -252,7 +252,7 @@ alter table fairq.ready_picks
     alter column jobs set storage external,
     add column made_at timestamptz,
     alter column made_at set default clock_timestamp();
-comment on column fairq.ready_picks.made_at is 'When: no lease of them starts before. Null: in version 1.';
+comment on column fairq.ready_picks.made_at is 'When they were left here. Null: by version 1.';
 
 create type fairq.pause_stat as (
     queue     text,
@@ -4320,8 +4320,11 @@ begin
         -- without those that have been taken by now: what became of them may be news of this look
         v_away := fairq._being_taken(v_was);
         v_tick.ready_floor := coalesce(v_floor, v_was.ready_floor);
-        -- leases of those that are just being taken, which cannot be seen yet, may be over already
-        v_tick.expire_floor := least(v_tick.expire_floor, greatest(v_was.expire_floor, v_made));
+        -- leases of those that are just being taken, which cannot be seen yet, may be over already; by a clock that was
+        -- set back they start before made_at, but not before the last pick: a second, and what a step takes
+        v_tick.expire_floor := least(
+            v_tick.expire_floor, greatest(v_was.expire_floor, v_made - interval '2 seconds')
+        );
     end if;
     v_tick.tokens := fairq._queue_tokens(v_tick, v_settings, v_now);
     v_tick.tokens_at := v_now;
@@ -4513,9 +4516,9 @@ as $fn$
 -- Fair:   they are charged and counted already. Of a queue that is paused none is taken, nor any beside those of a
 --         tenant that is.
 -- More:   the numbers of a pass end at 1,000 (see _dispatch): each says how many were to come behind it. In the last
---         quarter of what a queue reads ahead four of them have more picked. Where some are left that nobody takes,
---         those of a tenant that is paused, none are before they are put back. A queue that reads less than four ahead
---         picks when all is taken.
+--         quarter of what a queue reads ahead four of them have more picked. Where some of an earlier pass are left,
+--         since their tenant is paused or who takes them is slow, none are before they are put back. A queue that reads
+--         less than four ahead picks when all is taken.
 -- Two questions, and neither waits. Between them the floor may move on, past what is taken: what is found then was
 -- picked later still. A pause that comes between them came while this claim was made.
 -- Long:   both questions stand in full, and call nothing: every claim asks the first.
@@ -4627,8 +4630,7 @@ begin
             perform from fairq.schedulers as s
             where s.queue = p_queue and not exists (
                 select from fairq.ready_picks as r
-                where r.queue = p_queue and r.dispatch >= v_floor and r.dispatch < v_dispatch
-                for update skip locked
+                where r.queue = p_queue and r.dispatch >= v_floor and r.dispatch < v_dispatch - v_dispatch % 1024
             )
             for update skip locked;
             if found then

@@ -552,7 +552,7 @@ comment on table fairq.ready_picks is 'Jobs that a claim has picked for the clai
 comment on column fairq.ready_picks.queue is 'The queue.';
 comment on column fairq.ready_picks.dispatch is 'Number of the first of them in the order of dispatch.';
 comment on column fairq.ready_picks.jobs is 'The picks, in turn. Null prices: the queue did not charge by time.';
-comment on column fairq.ready_picks.made_at is 'When: no lease of them starts before. Null: in version 1.';
+comment on column fairq.ready_picks.made_at is 'When they were left here. Null: by version 1.';
 
 -- who may do what, beyond the right to call a function
 

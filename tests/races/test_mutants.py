@@ -652,10 +652,7 @@ MUTANTS: dict[str, tuple[Callable[[Database], None], tuple[Callable[..., None], 
         (read_ahead.check_a_take_in_flight_is_passed_by,),
     ),
     "the expire floor is not held for what is being taken": (
-        Edit(
-            "_dispatch",
-            "v_tick.expire_floor := least(v_tick.expire_floor, greatest(v_was.expire_floor, v_made));",
-        ),
+        Edit("_dispatch", "v_tick.expire_floor, greatest(v_was.expire_floor, v_made - interval '2 seconds')", "'infinity'"),
         (read_ahead.check_leases_of_what_was_ready_end,),
     ),
     "more is picked when all is taken": (
@@ -673,6 +670,10 @@ MUTANTS: dict[str, tuple[Callable[[Database], None], tuple[Callable[..., None], 
     "more is picked than is missing": (
         Edit("_dispatch", "v_ahead := v_ahead - cardinality(v_away);", "null;"),
         (read_ahead.check_more_is_picked_before_all_is_taken,),
+    ),
+    "a clock that is set back within a second passes by a lease": (
+        Edit("_dispatch", "v_made - interval '2 seconds'", "v_made"),
+        (read_ahead.check_a_clock_set_back_a_little_loses_no_lease,),
     ),
     "more is picked as soon as a little is missing": (
         Edit("_dispatch", "v_ahead <= v_settings.read_ahead / 4", "v_ahead <= 0"),
@@ -703,7 +704,7 @@ MUTANTS: dict[str, tuple[Callable[[Database], None], tuple[Callable[..., None], 
         (read_ahead.check_who_picks_more_forgets_no_idle_worker,),
     ),
     "more is picked beside what nobody takes": (
-        Edit("_take", "r.dispatch < v_dispatch", "false"),
+        Edit("_take", "r.dispatch < v_dispatch - v_dispatch % 1024", "false"),
         (read_ahead.check_what_nobody_takes_is_put_back,),
     ),
     "the ready floor stays where something is being taken": (
@@ -711,7 +712,7 @@ MUTANTS: dict[str, tuple[Callable[[Database], None], tuple[Callable[..., None], 
         (read_ahead.check_floors_move_while_some_is_being_taken,),
     ),
     "the expire floor stays where something is being taken": (
-        Edit("_dispatch", "greatest(v_was.expire_floor, v_made)", "v_was.expire_floor"),
+        Edit("_dispatch", "greatest(v_was.expire_floor, v_made - interval '2 seconds')", "v_was.expire_floor"),
         (read_ahead.check_floors_move_while_some_is_being_taken,),
     ),
     "what has been taken meanwhile is passed by": (

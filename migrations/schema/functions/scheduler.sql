@@ -1661,8 +1661,11 @@ begin
         -- without those that have been taken by now: what became of them may be news of this look
         v_away := fairq._being_taken(v_was);
         v_tick.ready_floor := coalesce(v_floor, v_was.ready_floor);
-        -- leases of those that are just being taken, which cannot be seen yet, may be over already
-        v_tick.expire_floor := least(v_tick.expire_floor, greatest(v_was.expire_floor, v_made));
+        -- leases of those that are just being taken, which cannot be seen yet, may be over already; by a clock that was
+        -- set back they start before made_at, but not before the last pick: a second, and what a step takes
+        v_tick.expire_floor := least(
+            v_tick.expire_floor, greatest(v_was.expire_floor, v_made - interval '2 seconds')
+        );
     end if;
     v_tick.tokens := fairq._queue_tokens(v_tick, v_settings, v_now);
     v_tick.tokens_at := v_now;
