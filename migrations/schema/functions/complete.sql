@@ -31,7 +31,7 @@ begin
         delete from fairq.leases as l
         where l.job_id = any (p_job_ids) and l.lease_token = any (p_tokens) and l.caller = v_caller
         returning
-            l.*, coalesce(p_now, clock_timestamp()) as now_held, case
+            l.*, l as lease, coalesce(p_now, clock_timestamp()) as now_held, case
                 when p_job_ids[array_position(p_tokens, l.lease_token)] = l.job_id
                     then array_position(p_tokens, l.lease_token)
                 -- a token that somebody gave for another job, too
@@ -41,7 +41,11 @@ begin
                 )
             end as at
     ), ended as (
-        select t.* from taken as t where t.lease_expires_at > t.now_held and t.at is not null
+        select
+            t.job_id, t.queue, t.tenant, t.lease_owner, t.lease_token, t.attempt, t.started_at, t.prepaid, t.weight,
+            t.epoch, t.at, t.now_held
+        from taken as t
+        where t.lease_expires_at > t.now_held and t.at is not null
     ), settled as (
         -- as in _ending, for attempts that are paid by the time they were held
         insert into fairq.settlements (queue, endings)
@@ -88,16 +92,7 @@ begin
     )
     select
         array_agg(g.at), (select count(*) from ended),
-        (
-            select array_agg(
-                row(
-                    t.job_id, t.queue, t.tenant, t.caller, t.lease_owner, t.lease_token, t.attempt, t.started_at,
-                    t.lease_expires_at, t.cancel_requested_at, t.dispatch, t.prepaid, t.weight, t.epoch
-                )::fairq.leases
-            )
-            from taken as t
-            where t.lease_expires_at <= t.now_held or t.at is null
-        )
+        (select array_agg(t.lease) from taken as t where t.lease_expires_at <= t.now_held or t.at is null)
     into v_done, v_ended, v_late
     from gone as g;
     if v_late is not null then
