@@ -652,7 +652,11 @@ MUTANTS: dict[str, tuple[Callable[[Database], None], tuple[Callable[..., None], 
         (read_ahead.check_a_take_in_flight_is_passed_by,),
     ),
     "the expire floor is not held for what is being taken": (
-        Edit("_dispatch", "v_tick.expire_floor, greatest(v_was.expire_floor, v_made - interval '2 seconds')", "'infinity'"),
+        Edit(
+            "_dispatch",
+            "v_tick.expire_floor, greatest(v_was.expire_floor, v_made - interval '2 seconds')",
+            "v_tick.expire_floor",
+        ),
         (read_ahead.check_leases_of_what_was_ready_end,),
     ),
     "more is picked when all is taken": (
