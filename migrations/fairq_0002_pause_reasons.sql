@@ -2618,16 +2618,13 @@ declare
 begin
     return query select e.* from fairq._enqueue_plain_jobs(p_jobs) as e;
     if found then
-        -- most of the time nobody is to be told: the elements are not read once more for that
-        if exists (select from fairq.queues as q where q.notify) then
-            for v_queue in
-                select distinct coalesce(e.job ->> 'queue', 'default') from jsonb_array_elements(p_jobs) as e(job)
-            loop
-                if (fairq._queue_settings(v_queue)).notify then
-                    perform fairq._wake(v_queue);
-                end if;
-            end loop;
-        end if;
+        for v_queue in
+            select distinct coalesce(e.job ->> 'queue', 'default') from jsonb_array_elements(p_jobs) as e(job)
+        loop
+            if (fairq._queue_settings(v_queue)).notify then
+                perform fairq._wake(v_queue);
+            end if;
+        end loop;
         return;
     end if;
 
