@@ -4519,7 +4519,8 @@ as $fn$
 -- Two questions, and neither waits. Between them the floor may move on, past what is taken: what is found then was
 -- picked later still. A pause that comes between them came while this claim was made.
 -- Long:   both questions stand in full, and call nothing: every claim asks the first.
--- Locks:  rows of ready_picks, skipping those held by others; then as _lease. For more, the queue's lock, if it is free.
+-- Locks:  rows of ready_picks, skipping those held by others; then as _lease. To pick more, the queue's lock, if it is
+--         free.
 -- Index:  ready_picks_pkey, from the ready floor; ticks_pkey, tenants_pause_idx, tenants_pkey.
 -- Raises: 22023 for a lease that is longer than the queue allows, before it takes anything.
 declare
