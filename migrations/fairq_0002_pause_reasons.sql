@@ -245,7 +245,7 @@ alter table fairq.finished_jobs
     drop constraint finished_jobs_slot_known;
 alter table fairq.settlements
     drop constraint settlements_not_empty,
-    -- to compress what is deleted at once costs more than it saves
+    -- deleted as soon as it is read: not worth compressing
     alter column endings set storage external;
 alter table fairq.ready_picks
     drop constraint ready_picks_not_empty,
@@ -4278,7 +4278,7 @@ begin
     v_settings := fairq._queue_settings(p_queue);
     if v_is_more then
         p_limit := 0;
-        v_ahead := least(v_settings.read_ahead, 1000);
+        v_ahead := v_settings.read_ahead;
     elsif v_settings.read_ahead > 0 and p_tenants = '{*}' then
         v_claimed := coalesce(fairq._take(p_queue, p_owner, p_caller, p_limit, p_lease, true, p_now), '{}');
         p_limit := p_limit - cardinality(v_claimed);
@@ -4513,9 +4513,9 @@ as $fn$
 -- Fair:   they are charged and counted already. Of a queue that is paused none is taken, nor any beside those of a
 --         tenant that is.
 -- More:   the numbers of a pass end at 1,000 (see _dispatch): each says how many were to come behind it. In the last
---         quarter of what a queue reads ahead four of them have more picked. Where some of an earlier pass are left,
---         since their tenant is paused or who takes them is slow, none are before they are put back. A queue that reads
---         less than four ahead picks when all is taken.
+--         quarter of what a queue reads ahead up to four of them have more picked. Where some of an earlier pass are
+--         left, since their tenant is paused or who takes them is slow, nobody has: a step that picks anew puts back
+--         what it can. A queue that reads less than four ahead picks when all is taken.
 -- Two questions, and neither waits. Between them the floor may move on, past what is taken: what is found then was
 -- picked later still. A pause that comes between them came while this claim was made.
 -- Long:   both questions stand in full, and call nothing: every claim asks the first.

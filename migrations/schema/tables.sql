@@ -524,7 +524,7 @@ create table fairq.settlements (
 );
 alter table fairq.settlements enable row level security;
 alter table fairq.settlements force row level security;
--- to compress what is deleted at once costs more than it saves
+-- deleted as soon as it is read: not worth compressing
 alter table fairq.settlements alter column endings set storage external;
 -- where somebody publishes all tables, deletes from one without an identity are refused, and with them every claim
 alter table fairq.settlements replica identity full;

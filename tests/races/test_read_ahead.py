@@ -584,8 +584,8 @@ def check_more_is_picked_before_all_is_taken(db: Database) -> None:
     just_picked(db)
     assert ids(db.claim(5)) == order[1:6]
     assert ready(db) == order[6:9]
-    just_picked(db)
     slow, others = db.session(autocommit=False), db.session(lock_timeout="1s")
+    just_picked(db)
     assert ids(slow.claim(1)) == order[6:7]
     assert ids(others.claim(1)) == order[7:8]
     slow.conn.commit()
@@ -738,13 +738,16 @@ def check_who_picks_more_forgets_no_idle_worker(db: Database) -> None:
     db.set_queue(read_ahead=8, charge="jobs")
     jobs = db.given_jobs("a", 9)
     assert ids(db.claim(1)) == jobs[:1]
+    just_picked(db)
     assert ids(db.claim(5)) == jobs[1:6]
     holder, slow = db.session(autocommit=False), db.session(autocommit=False)
     holder.execute("select from fairq.schedulers for update")
+    just_picked(db)
     assert ids(slow.claim(1)) == jobs[6:7]
     holder.conn.rollback()
     assert ids(db.claim(10)) == jobs[7:]
     slow.conn.rollback()
+    just_picked(db)
     assert ids(db.claim(1)) == jobs[6:7]
     assert db.value("select found_empty from fairq.ticks")
     assert_agrees(db)

@@ -1622,7 +1622,7 @@ begin
     v_settings := fairq._queue_settings(p_queue);
     if v_is_more then
         p_limit := 0;
-        v_ahead := least(v_settings.read_ahead, 1000);
+        v_ahead := v_settings.read_ahead;
     elsif v_settings.read_ahead > 0 and p_tenants = '{*}' then
         v_claimed := coalesce(fairq._take(p_queue, p_owner, p_caller, p_limit, p_lease, true, p_now), '{}');
         p_limit := p_limit - cardinality(v_claimed);
