@@ -37,7 +37,7 @@ class Job:
     """A job to be enqueued."""
 
     tenant: str
-    payload: str
+    payload: dict[str, object]
     extra: dict[str, object] = field(default_factory=dict)  # what only fairq has: priority, delay
 
 
@@ -69,7 +69,7 @@ class Queue:
 
 def payloads(jobs: Sequence[Job]) -> list[str]:
     """Give what a queue that knows no tenants is to enqueue."""
-    return [job.payload for job in jobs]
+    return [json.dumps(job.payload) for job in jobs]
 
 
 # --- fairq ------------------------------------------------------------------------------------------------------------
@@ -77,7 +77,7 @@ def payloads(jobs: Sequence[Job]) -> list[str]:
 
 def _pack_fairq(jobs: Sequence[Job]) -> str:
     head = {"queue": "bench", "task": "bench"}
-    return json.dumps([{**head, "tenant": job.tenant, "payload": json.loads(job.payload), **job.extra} for job in jobs])
+    return json.dumps([{**head, "tenant": job.tenant, "payload": job.payload, **job.extra} for job in jobs])
 
 
 def _install_fairq(dsn: str) -> None:

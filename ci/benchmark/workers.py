@@ -77,7 +77,7 @@ class Session:
     def enqueue(self, jobs: Sequence[Job]) -> None:
         """Enqueue one job or many."""
         if len(jobs) == 1 and not jobs[0].extra:
-            given: dict[str, object] = {"tenant": jobs[0].tenant, "payload": jobs[0].payload}
+            given: dict[str, object] = {"tenant": jobs[0].tenant, "payload": json.dumps(jobs[0].payload)}
             self.connection.execute(self.queue.enqueue_one, given).fetchall()
         else:
             self.connection.execute(self.queue.enqueue_many, {"jobs": self.queue.pack(jobs)}).fetchall()
@@ -193,13 +193,13 @@ def _jobs(session: Session, task: Task, tally: Tally, chance: random.Random) -> 
     jobs = []
     for at in range(tally.produced, tally.produced + task.batch):
         tenant = f"t{at % task.tenants}"
-        payload = {"g": tenant, "i": session.number * 1_000_000_000 + at, "t": time.monotonic(), "p": PAD}
+        payload: dict[str, object] = {"g": tenant, "i": session.number * 1_000_000_000 + at, "t": time.monotonic(), "p": PAD}
         extra: dict[str, object] = {}
         if task.mixed:
             extra["priority"] = chance.randrange(4)
             if chance.random() < DELAYED:
                 extra["delay"] = f"{chance.uniform(0.1, LONGEST_DELAY):.3f} seconds"
-        jobs.append(Job(tenant, json.dumps(payload), extra))
+        jobs.append(Job(tenant, payload, extra))
     tally.produced += task.batch
     return jobs
 

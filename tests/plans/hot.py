@@ -73,7 +73,7 @@ HOT = {
     # complete
     "delete from fairq.leases as l where l.job_id = p_job_id and l.lease_token": {"leases_pkey"},
     "delete from fairq.jobs as j where j.job_id = v_lease.job_id": {"jobs_pkey"},
-    "with taken as ( -- by the primary key": {"leases_pkey", "jobs_pkey"},
+    "with given as materialized ( select array_agg(u.job_id)": {"leases_pkey", "jobs_pkey"},
     "select f.state, f.token_hash from fairq.finished_jobs as f where f.job_id": {"finished_jobs_pkey"},
     "case when p_result is null": {"leases_pkey"},
     # promote and expire from outside
@@ -152,8 +152,13 @@ def names_of(statement: str) -> list[str]:
     return [name for name in HOT if name in statement]
 
 
+def most_rows(plan: Plan) -> int:
+    """The rows of the step that has the most to do."""
+    return max(_rows(node) for node in plans.nodes(plan))
+
+
 def _rows(node: Plan) -> int:
-    removed = node.get("Rows Removed by Filter", 0) + node.get("Rows Removed by Index Recheck", 0)
+    removed = sum(rows for what, rows in node.items() if what.startswith("Rows Removed by "))
     return round((node["Actual Rows"] + removed) * node["Actual Loops"])
 
 

@@ -6,12 +6,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import pytest
+
 from tests.plans.backlog import fill
-from tests.plans.hot import HOT, faults, names_of
+from tests.plans.hot import HOT, faults, most_rows, names_of
 from tests.plans.walk import LONG, walk
+from tests.support import Statement
+from tests.support.plans import overheard
 
 if TYPE_CHECKING:
-    import pytest
+    from collections.abc import Callable
 
     from tests.support.database import Database
 
@@ -64,3 +68,31 @@ def vacuumed(db: Database) -> None:
         conn.execute("delete from fairq.leases")
         conn.execute("delete from fairq.jobs")
         conn.execute(f"vacuum analyze {TABLES}")
+
+
+def check_a_great_batch_is_completed_in_a_line(db: Database) -> None:
+    """Four times as many jobs are four times as many rows in the dearest step, and not sixteen times."""
+    db.given_jobs("a", 500)
+    session = db.session()
+    most = {}
+    for size in (100, 400):
+        jobs = session.claim(size, lease=LONG)
+        with overheard(session.conn) as heard:
+            assert set(session.complete_all(jobs).values()) == {"succeeded"}
+        most[size] = max(most_rows(plan) for _, plan in heard)
+    assert most[400] <= 4 * most[100]
+
+
+def test_a_great_batch_is_completed_in_a_line(db: Database) -> None:
+    """What was deleted meets what it is kept as by hash."""
+    check_a_great_batch_is_completed_in_a_line(db)
+
+
+@pytest.mark.once
+def test_without_the_hash_it_is_not(assert_killed: Callable[..., None]) -> None:
+    """Each with each: the plan of somebody who expects ten."""
+    complete = "alter function fairq.complete_jobs(bigint[], uuid[], jsonb[])"
+    assert_killed(
+        check_a_great_batch_is_completed_in_a_line,
+        Statement(f"{complete} set enable_nestloop = on; {complete} set enable_hashjoin = off"),
+    )

@@ -286,7 +286,7 @@ MUTANTS: dict[str, tuple[Callable[[Database], None], tuple[Callable[..., None], 
         (leases.check_a_lease_is_judged_once_its_row_is_locked,),
     ),
     "complete judges before its row is locked": (
-        Edit("_complete", "coalesce(p_now, clock_timestamp()) as now_held", "statement_timestamp() as now_held"),
+        Edit("_complete", "coalesce(p_now, clock_timestamp()) then l end", "statement_timestamp() then l end"),
         (leases.check_a_lease_is_judged_once_its_row_is_locked,),
     ),
     "complete judges a single lease before its row is locked": (
@@ -306,9 +306,10 @@ MUTANTS: dict[str, tuple[Callable[[Database], None], tuple[Callable[..., None], 
         (leases.check_a_lease_is_judged_once_its_row_is_locked,),
     ),
     "a dead lease is good until it is taken back": (
-        both(
-            Edit("_complete", "t.lease_expires_at > t.now_held and ", ""),
-            Edit("_complete", "if v_late is not null then", "if false then"),
+        Edit(
+            "_complete",
+            "case when l.lease_expires_at <= coalesce(p_now, clock_timestamp()) then l end",
+            "null::fairq.leases",
         ),
         (leases.check_a_lease_is_judged_once_its_row_is_locked, leases.check_a_dead_lease_completes_nothing),
     ),
@@ -326,7 +327,7 @@ MUTANTS: dict[str, tuple[Callable[[Database], None], tuple[Callable[..., None], 
             (
                 "_complete",
                 "l.lease_expires_at - coalesce(p_now, clock_timestamp()) > interval '0'",
-                "returning\n            l.*",
+                "returning\n            l.job_id",
             ),
         )
     },
@@ -352,8 +353,12 @@ MUTANTS: dict[str, tuple[Callable[[Database], None], tuple[Callable[..., None], 
     ),
     "complete asks for no token": (
         both(
-            Edit("_complete", " and l.lease_token = any (p_tokens)"),
-            Edit("_complete", "where t.job_id = l.job_id and t.token = l.lease_token", "where t.job_id = l.job_id"),
+            Edit(
+                "_complete",
+                "and l.lease_token = any (",
+                "and l.lease_token is not null or l.job_id = any (p_job_ids) and l.lease_token = any (",
+            ),
+            Edit("_complete", "+ array_position(", "+ 1 - num_nulls("),
         ),
         (leases.check_only_the_token_ends_an_attempt, leases.check_the_old_token_is_dead_after_a_reclaim),
     ),
@@ -416,8 +421,8 @@ MUTANTS: dict[str, tuple[Callable[[Database], None], tuple[Callable[..., None], 
         for verb in ("fail_jobs", "release_jobs", "renew_job_leases")
     },
     "half a completion may stay": (
-        Edit("_complete", "cardinality(v_done) is distinct from nullif(v_ended, 0)", "false"),
-        (look.check_attempts_that_end_during_a_rebuild_are_counted, leases.check_nothing_stays_of_half_a_completion),
+        Edit("_complete", "coalesce(cardinality(v_done), 0) <> v_ended", "false"),
+        (leases.check_nothing_stays_of_half_a_completion,),
     ),
     "half a completion of one may stay": (
         Edit(

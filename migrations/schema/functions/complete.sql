@@ -15,37 +15,45 @@ as $fn$
 -- would live too long, or die too soon when it is just being renewed: so the clock is read once the row is had, and a
 -- lease that was over by then is put back as it was. No shared row is written: the scheduler learns of it from the
 -- settlements.
+-- given:  the arrays, by job: the tokens given for one stand side by side, and a binary search finds them.
 -- p_now:  the clock; null for the real one.
 -- Long:   all that ends is moved in one statement, which ends as many as it moves or raises.
 -- Locks:  the leases' rows, then the jobs'.
 -- Index:  leases_pkey and jobs_pkey, a probe for each job.
--- Raises: 40001 when a job's row was changed under its lease, which only a rebuild of the scheduler's memory does.
+-- Raises: 40001 when a lease has no job, which nothing does.
 declare
     v_caller text := fairq._caller();
     v_done   integer[];
     v_ended  integer;
     v_late   fairq.leases[];
 begin
-    with taken as (
+    with given as materialized (
+        select array_agg(u.job_id) as job_ids, array_agg(u.token) as tokens, array_agg(u.at::integer) as places
+        from (
+            select t.job_id, t.token, t.at from unnest(p_job_ids, p_tokens) with ordinality as t(job_id, token, at)
+            order by t.job_id, t.at
+        ) as u
+    ), taken as (
         -- by the primary key, in its order: a join with the arrays might be turned round, and walk every dead lease
         delete from fairq.leases as l
-        where l.job_id = any (p_job_ids) and l.lease_token = any (p_tokens) and l.caller = v_caller
+        where l.job_id = any (p_job_ids) and l.caller = v_caller
+          and l.lease_token = any ((select g.tokens from given as g)[
+              width_bucket(l.job_id - 1, (select g.job_ids from given as g)) + 1
+              : width_bucket(l.job_id, (select g.job_ids from given as g))
+          ])
         returning
-            l.*, l as lease, coalesce(p_now, clock_timestamp()) as now_held, case
-                when p_job_ids[array_position(p_tokens, l.lease_token)] = l.job_id
-                    then array_position(p_tokens, l.lease_token)
-                -- a token that somebody gave for another job, too
-                else (
-                    select min(t.at)::integer from unnest(p_job_ids, p_tokens) with ordinality as t(job_id, token, at)
-                    where t.job_id = l.job_id and t.token = l.lease_token
+            l.job_id, l.queue, l.tenant, l.lease_owner, l.lease_token, l.attempt, l.started_at, l.prepaid, l.weight,
+            l.epoch, (select g.places from given as g)[
+                width_bucket(l.job_id - 1, (select g.job_ids from given as g)) + array_position(
+                    (select g.tokens from given as g)[
+                        width_bucket(l.job_id - 1, (select g.job_ids from given as g)) + 1
+                        : width_bucket(l.job_id, (select g.job_ids from given as g))
+                    ],
+                    l.lease_token
                 )
-            end as at
-    ), ended as (
-        select
-            t.job_id, t.queue, t.tenant, t.lease_owner, t.lease_token, t.attempt, t.started_at, t.prepaid, t.weight,
-            t.epoch, t.at, t.now_held
-        from taken as t
-        where t.lease_expires_at > t.now_held and t.at is not null
+            ] as at,
+            coalesce(p_now, clock_timestamp()) as now_held,
+            case when l.lease_expires_at <= coalesce(p_now, clock_timestamp()) then l end as late
     ), settled as (
         -- as in _ending, for attempts that are paid by the time they were held
         insert into fairq.settlements (queue, endings)
@@ -60,45 +68,42 @@ begin
                 coalesce(sum(round(greatest(0, h.prepaid - h.held) * 2520 / h.weight)::bigint), 0) as refund
             from (
                 select
-                    e.queue, e.tenant, e.epoch, e.prepaid, e.weight,
-                    greatest(1, round(extract(epoch from e.now_held - e.started_at) * 1000))::bigint as held
-                from ended as e
+                    t.queue, t.tenant, t.epoch, t.prepaid, t.weight,
+                    greatest(1, round(extract(epoch from t.now_held - t.started_at) * 1000))::bigint as held
+                from taken as t
+                where t.late is null
+                -- held is had once, and not for each sum anew
+                offset 0
             ) as h
             group by h.queue, h.tenant, h.epoch
         ) as s
         group by s.queue
-    ), found as materialized (
-        select e.*, j.row_id
-        from ended as e
-        cross join lateral (
-            select jj.ctid as row_id from fairq.jobs as jj where jj.job_id = e.job_id offset 0
-        ) as j
     ), gone as (
         delete from fairq.jobs as j
-        using found as f
-        where j.ctid = f.row_id
-        returning
-            j.*, f.attempt, f.started_at, f.lease_owner, f.lease_token, f.at, f.now_held
+        where j.job_id = any (array(select t.job_id from taken as t where t.late is null))
+        returning j.*
     ), kept as (
         insert into fairq.finished_jobs (
             job_id, queue, tenant, task, payload, priority, state, attempts, max_attempts, run_at, cost, operation_key,
             traceparent, last_error, created_at, started_at, finished_at, lease_owner, token_hash, result
         )
         select
-            g.job_id, g.queue, g.tenant, g.task, g.payload, g.priority, 'succeeded', g.attempt, g.max_attempts,
-            g.run_at, g.cost, g.operation_key, g.traceparent, g.last_error, g.created_at, g.started_at, g.now_held,
-            g.lease_owner, sha256(uuid_send(g.lease_token)), p_results[g.at]
+            g.job_id, g.queue, g.tenant, g.task, g.payload, g.priority, 'succeeded', t.attempt, g.max_attempts,
+            g.run_at, g.cost, g.operation_key, g.traceparent, g.last_error, g.created_at, t.started_at, t.now_held,
+            t.lease_owner, sha256(uuid_send(t.lease_token)), p_results[t.at]
         from gone as g
+        join taken as t on t.job_id = g.job_id
     )
     select
-        array_agg(g.at), (select count(*) from ended),
-        (select array_agg(t.lease) from taken as t where t.lease_expires_at <= t.now_held or t.at is null)
+        array_agg(t.at) filter (where t.late is null), (select count(*) from gone),
+        -- a row with a null in it is neither null nor not null
+        array_agg(t.late) filter (where not t.late is null)
     into v_done, v_ended, v_late
-    from gone as g;
+    from taken as t;
     if v_late is not null then
         insert into fairq.leases select l.* from unnest(v_late) as l;
     end if;
-    if cardinality(v_done) is distinct from nullif(v_ended, 0) then
+    if coalesce(cardinality(v_done), 0) <> v_ended then
         -- a lease without its job would be a job that nobody ever finds: nothing of this may stay
         raise exception 'a job was changed while it was completed' using errcode = '40001', hint = 'Try again.';
     end if;
@@ -187,12 +192,10 @@ create or replace function fairq.complete_job(p_job_id bigint, p_token uuid, p_r
     language plpgsql
     security definer
     set search_path = pg_catalog, pg_temp
-    -- see claim_jobs()
+    -- see claim_jobs(); nothing is joined here
     set plan_cache_mode = force_generic_plan
     set enable_seqscan = off
     set enable_bitmapscan = off
-    set enable_hashjoin = off
-    set enable_mergejoin = off
 as $fn$
 -- running -> succeeded
 --
@@ -246,11 +249,11 @@ create or replace function fairq.complete_jobs(p_job_ids bigint[], p_tokens uuid
     language plpgsql
     security definer
     set search_path = pg_catalog, pg_temp
-    -- see claim_jobs()
+    -- see claim_jobs(); of the two joins that are left, what was deleted with what it is kept as is one by hash
     set plan_cache_mode = force_generic_plan
     set enable_seqscan = off
     set enable_bitmapscan = off
-    set enable_hashjoin = off
+    set enable_nestloop = off
     set enable_mergejoin = off
 as $fn$
 -- running -> succeeded; many at once
@@ -282,6 +285,11 @@ begin
         v_done := case when fairq._complete_one(p_job_ids[1], p_tokens[1], p_results[1]) then array[1] end;
     else
         v_done := fairq._complete(p_job_ids, p_tokens, p_results);
+    end if;
+    if cardinality(v_done) = cardinality(p_job_ids) then
+        -- mostly; then there is nothing to look for
+        return query select j.job_id, 'succeeded' from unnest(p_job_ids) as j(job_id);
+        return;
     end if;
 
     return query
