@@ -210,7 +210,7 @@ do $fn$
 begin
     lock table
         fairq.queues, fairq.tenants, fairq.access_grants, fairq.jobs, fairq.leases, fairq.finished_jobs,
-        fairq.settlements, fairq.ready_picks in access exclusive mode;
+        fairq.flows, fairq.ticks, fairq.settlements, fairq.ready_picks in access exclusive mode;
 end
 $fn$;
 
@@ -231,7 +231,13 @@ alter table fairq.finished_jobs
     ),
     add constraint finished_jobs_ran_unless_cancelled check (state = 'cancelled' or started_at is not null),
     add constraint finished_jobs_result_only_if_succeeded check (state = 'succeeded' or result is null),
-    add constraint finished_jobs_slot_known check (slot between 0 and 3);
+    add constraint finished_jobs_slot_known check (slot between 0 and 3),
+    add constraint finished_jobs_state_known check (state in ('succeeded', 'dead', 'cancelled'));
+alter table fairq.flows
+    add constraint flows_two_minutes check (cardinality(started) = 2 and cardinality(spent) = 2),
+    add constraint flows_four_heads check (cardinality(head_at) = 4 and cardinality(head_id) = 4);
+alter index fairq.ticks_pkey reset (fillfactor);
+alter index fairq.ready_picks_pkey reset (fillfactor);
 alter table fairq.settlements
     alter column endings set storage extended,
     add constraint settlements_not_empty check (cardinality(endings) > 0);

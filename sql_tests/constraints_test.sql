@@ -84,7 +84,6 @@ insert into bad values
     ('jobs', 'attempts_within_limit', '{"attempts": 5}'),
     ('jobs', 'attempts_within_limit', '{"max_attempts": 0}'),
     ('jobs', 'payload_is_object', '{"payload": []}'),
-    ('finished_jobs', 'state_known', '{"state": "running", "result": null}'),
     ('job_log', 'event_known', '{"event_type": "succeeded"}'),
     ('job_log', 'details_is_object', '{"details": 1}'),
     ('job_log', 'slot_known', '{"slot": 4}'),
@@ -129,12 +128,8 @@ insert into bad values
     ('tenants', 'rate_in_range', '{"burst": 0}'),
     ('tenants', 'rate_in_range', '{"burst": 1000001}'),
     ('flows', 'running_not_negative', '{"running": -1}'),
-    ('flows', 'four_heads', '{"head_at": [null, null, null]}'),
-    ('flows', 'four_heads', '{"head_id": []}'),
     ('flows', 'limited_until_due', '{"limited": true, "token_due_at": "2024-01-01"}'),
     ('flows', 'limited_until_due', '{"limited": true, "rate": 1}'),
-    ('flows', 'two_minutes', '{"started": [0]}'),
-    ('flows', 'two_minutes', '{"spent": [0, 0, 0]}'),
     ('access_grants', 'verb_known', '{"verb": "drop"}');
 
 select results_eq(

@@ -488,6 +488,22 @@ def check_23_a_limited_tenant_comes_back(open_queue: OpenQueue) -> None:
     assert len(queue.claim(10)) == 2
 
 
+def check_23_tokens_come_while_there_is_no_work(open_queue: OpenQueue) -> None:
+    """
+    Scenario 23: a bucket that is looked at while its tenant has nothing to do fills up as if it had not been.
+    """
+    queue = open_queue()
+    queue.set_tenant("A", 1, rate=1, burst=5)
+    queue.enqueue("A", 5)
+    for job in queue.claim(5)[:2]:
+        queue.wait(SECOND)
+        queue.complete(job)
+        assert queue.claim(1) == []
+    queue.wait(2 * SECOND)
+    queue.enqueue("A", 10)
+    assert len(queue.claim(10)) == 4
+
+
 def check_23_a_token_is_whole_when_it_is_due(open_queue: OpenQueue) -> None:
     """
     Scenario 23: a token due at a time that no clock can name comes at the nearest one it can.

@@ -281,6 +281,7 @@ MUTANTS: list[tuple[Callable[[Database], None], Edit | Both]] = [
         scenario("23_a_limited_tenant_comes_back"),
         Edit("_pick", "floor(fairq._tokens(", "p_want + 0 * floor(fairq._tokens("),
     ),
+    (scenario("23_tokens_come_while_there_is_no_work"), Edit("_write_touched", "tokens = (t.flow).tokens,", "")),
     (
         scenario("23_a_token_is_whole_when_it_is_due"),
         Edit("_refilled", "v_tokens := greatest(v_tokens, 1);", "null;"),
@@ -313,7 +314,11 @@ MUTANTS: list[tuple[Callable[[Database], None], Edit | Both]] = [
     ),
     (traces, Edit("_charge", "(s.flow).vtime + s.charge", "f.vtime + s.charge")),
     (traces, Edit("_charge", "(s.flow).running + s.took", "f.running + s.took")),
-    (traces, Edit("_charge", "if v_sum.touched < cardinality(p_touched) then", "if false then")),
+    (traces, Edit("_charge", "(t.flow).tenant not in (", "false and (t.flow).tenant not in (")),
+    (traces, Edit("_charge", "when not s.is_spent then (s.flow).head_at", "when false then null")),
+    (traces, Edit("_charge", "when not s.is_spent then (s.flow).head_id", "when false then null")),
+    (traces, Edit("_charge", "null, null, null, null, false, (t.flow).tokens", "null, null, null, null, false, null")),
+    (traces, Edit("_charge", "coalesce(p_dispatch + s.turn, f.served)", "p_dispatch + coalesce(s.turn, 0)")),
     (traces, Edit("_dispatch", "if v_caught.touched <> '{}' then", "if false then")),
     *(
         (traces, Edit("_write_touched", f"{column} = (t.flow).{column},", ""))
@@ -323,7 +328,6 @@ MUTANTS: list[tuple[Callable[[Database], None], Edit | Both]] = [
             "paused",
             "rate",
             "burst",
-            "tokens",
             "tokens_at",
             "token_due_at",
             "vtime",

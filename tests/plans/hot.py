@@ -44,6 +44,7 @@ HOT = {
     "select f.tenant, f.token_due_at from fairq.flows": {"flows_token_idx"},
     "p_tick.virtual_time, ( select f.vtime from fairq.flows": {"flows_pick_idx"},
     "insert into fairq.flows": {"flows_key_idx"},
+    "array( select row( e.tenant, false, false, null": {"flows_key_idx"},
     "array( select row( t.tenant, t.arrived": {"flows_key_idx"},
     "select t.* from fairq.tenants as t where t.tenant in (p_tenant, '*')": {"tenants_pkey"},
     "select t.weight from fairq.tenants": {"tenants_weight_idx"},

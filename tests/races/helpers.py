@@ -127,7 +127,12 @@ BELIEFS = {
         where num_nulls(f.started_at, f.lease_owner, f.token_hash) not in (0, 3)
            or f.started_at is null and f.state <> 'cancelled'
            or f.result is not null and f.state <> 'succeeded'
-           or f.slot not between 0 and 3
+           or f.slot not between 0 and 3 or f.state not in ('succeeded', 'dead', 'cancelled')
+    """,
+    "a flow as there is none": """
+        select f.queue, f.tenant from fairq.flows as f
+        where cardinality(f.head_at) <> 4 or cardinality(f.head_id) <> 4
+           or cardinality(f.started) <> 2 or cardinality(f.spent) <> 2
     """,
     "a settlement or a row of picks with nothing in it": """
         select s.queue from fairq.settlements as s where s.endings = '{}'

@@ -501,7 +501,7 @@ MUTANTS: dict[str, tuple[Callable[[Database], None], tuple[Callable[..., None], 
     ),
     # flows in memory
     "the news of who is not picked is not written": (
-        Edit("_charge", "if v_sum.touched < cardinality(p_touched) then", "if false then"),
+        Edit("_charge", "(t.flow).tenant not in (", "false and (t.flow).tenant not in ("),
         (look.check_the_news_of_all_is_written,),
     ),
     "the news is not written when nothing is picked": (

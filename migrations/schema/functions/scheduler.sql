@@ -473,8 +473,25 @@ as $fn$
 --
 -- A flow with work hears of every wish, one without asks as it enters. What was prepaid and not used is paid back only
 -- to a flow that has not been lifted since: otherwise whoever estimates too much would have a bank account.
+-- Long:   one attempt that ended, and nothing else, is what most claims of one job hear of: there is nothing to gather.
 -- Index:  flows_key_idx, newest version first; tenants_pkey.
 begin
+    if p_news is null and cardinality(p_endings) = 1 then
+        return array(
+            select row(
+                e.tenant, false, false, null, null, e.ended, e.measured, e.elapsed, e.extra,
+                case when e.epoch = (f.flow).epoch then e.refund end, f.row_id, f.flow, null
+            )::fairq.tenant_news
+            from unnest(p_endings) as e
+            left join lateral (
+                select ff.ctid as row_id, ff as flow from fairq.flows as ff
+                where ff.queue = p_queue and ff.tenant = e.tenant
+                order by ff.stamp desc
+                limit 1
+            ) as f on true
+        );
+    end if;
+
     return array(
         select row(
             t.tenant, t.arrived, t.has_token, t.head_at, t.head_id, t.ended, t.measured, t.elapsed, t.extra, case
@@ -1151,11 +1168,12 @@ create or replace function fairq._charge(
     set search_path = pg_catalog, pg_temp
 as $fn$
 -- Moves each picked flow past its jobs: charged, counted, its heads at the next one. A flow found empty only loses its
--- heads. And writes the flows that only the news have touched. Returns the tick, with what runs and who is backlogged
--- counted anew.
+-- heads. And writes the flows that only the news have touched, which keep theirs. Returns the tick, with what runs and
+-- who is backlogged counted anew.
 --
 -- By its place in the table: under the queue's lock a flow stays where it was read.
--- Long:   one update, since a second one of the same row would cost its indexes twice.
+-- Long:   one update: a second one of the same row would cost its indexes twice, and one of another row what it takes
+--         to begin.
 -- Locks:  the queue's lock is held.
 declare
     v_minute bigint := floor(extract(epoch from p_now) / 60);
@@ -1163,12 +1181,15 @@ declare
 begin
     with spent as (
         select
-            s.*, (s.flow).has_work as had_work,
-            case when (s.flow).rate is not null then fairq._tokens(
+            s.*, true as is_spent, case when (s.flow).rate is not null then fairq._tokens(
                 (s.flow).tokens, (s.flow).tokens_at, (s.flow).rate, (s.flow).burst, p_now
             ) - s.took end as tokens
         from unnest(p_spent) as s
-        offset 0
+        union all
+        -- whose tokens have just been counted
+        select t.row_id, true, t.flow, 0, 0, 0, null, null, null, null, false, (t.flow).tokens
+        from unnest(p_touched) as t
+        where (t.flow).tenant not in (select (s.flow).tenant from unnest(p_spent) as s)
     ), moved as (
         update fairq.flows as f
         set
@@ -1199,24 +1220,24 @@ begin
                 case f.minute when v_minute then f.spent[2] when v_minute - 1 then f.spent[1] else 0 end
             ],
             -- priorities before the next job's are used up, those after it are as they were
-            head_at      = array[
+            head_at      = case when not s.is_spent then (s.flow).head_at else array[
                 case when s.next_priority = 0 then s.next_run_at end,
                 case when s.next_priority = 1 then s.next_run_at when s.next_priority < 1 then (s.flow).head_at[2] end,
                 case when s.next_priority = 2 then s.next_run_at when s.next_priority < 2 then (s.flow).head_at[3] end,
                 case when s.next_priority = 3 then s.next_run_at when s.next_priority < 3 then (s.flow).head_at[4] end
-            ],
-            head_id      = array[
+            ] end,
+            head_id      = case when not s.is_spent then (s.flow).head_id else array[
                 case when s.next_priority = 0 then s.next_job_id end,
                 case when s.next_priority = 1 then s.next_job_id when s.next_priority < 1 then (s.flow).head_id[2] end,
                 case when s.next_priority = 2 then s.next_job_id when s.next_priority < 2 then (s.flow).head_id[3] end,
                 case when s.next_priority = 3 then s.next_job_id when s.next_priority < 3 then (s.flow).head_id[4] end
-            ]
+            ] end
         from spent as s
         where f.ctid = s.row_id
-        returning s.took, s.is_touched, f.has_work, s.had_work, f.weight, f.limited, f.token_due_at
+        returning s.took, (s.flow).has_work as had_work, f.has_work, f.weight, f.limited, f.token_due_at
     )
     select
-        coalesce(sum(m.took), 0) as took, count(*) filter (where m.is_touched) as touched,
+        coalesce(sum(m.took), 0) as took,
         count(*) filter (where m.had_work and not m.has_work) as gone,
         coalesce(sum(round(m.weight * 1000)) filter (where m.had_work and not m.has_work), 0) as milliweight,
         min(m.token_due_at) filter (where m.limited) as token_due_at
@@ -1228,9 +1249,6 @@ begin
     p_tick.milliweight := p_tick.milliweight - v_sum.milliweight;
     p_tick.tokens := p_tick.tokens - v_sum.took;
     p_tick.token_floor := least(p_tick.token_floor, v_sum.token_due_at);
-    if v_sum.touched < cardinality(p_touched) then
-        perform fairq._write_touched(p_touched, p_spent);
-    end if;
     return p_tick;
 end
 $fn$;
