@@ -2342,22 +2342,31 @@ declare
     v_job      fairq.new_job;
     v_outcome  fairq.enqueue_outcome;
 begin
-    -- most jobs are plain, and whoever may enqueue them is granted that by the name of the tenant: one question says so
+    -- most jobs are plain, and whoever may enqueue them is granted that by the name of the tenant: three questions say
+    -- so. Each operator in them is prepared anew in every transaction: there are few, and what is rare is asked apart.
+    -- As in _check_job:
+    v_is_plain := p_run_at is null and p_delay is null and p_key is null and p_key_ttl is null
+        and jsonb_typeof(p_payload) = 'object' and p_priority in (0, 1, 2, 3) and p_cost > 0 and p_cost <= 1000000;
+    -- as in _check_name, of all names at once: the first character, if it is one of ASCII, says that none is blank; with
+    -- a null among them the last line is not true, which greatest and least do not see
+    if (
+        p_max_attempts is null and p_traceparent is null
+        and greatest(octet_length(p_queue), octet_length(p_tenant), octet_length(p_task)) <= 200
+        and least(p_queue collate "C", p_tenant, p_task) > '*'
+        and greatest(p_queue collate "C", p_tenant, p_task) <= '~'
+        and '@own' not in (p_queue, p_tenant, p_task)
+    ) is not true then
+        v_is_plain := v_is_plain
+            and octet_length(p_queue) <= 200 and p_queue not in ('*', '@own') and p_queue ~ '[^[:space:]]'
+            and octet_length(p_tenant) <= 200 and p_tenant not in ('*', '@own') and p_tenant ~ '[^[:space:]]'
+            and octet_length(p_task) <= 200 and p_task not in ('*', '@own') and p_task ~ '[^[:space:]]'
+            and coalesce(p_max_attempts, 1) between 1 and 1000
+            and (p_traceparent is null or fairq._is_traceparent(p_traceparent));
+    end if;
+    -- the settings and the right
     select
         coalesce(p_max_attempts, q.max_attempts), q.notify, clock_timestamp(),
-        -- as in _check_name and _check_job; the first character, if it is one of ASCII, says that a name is not blank
-        octet_length(p_queue) <= 200 and p_queue not in ('*', '@own')
-        and (p_queue >= '!' collate "C" and p_queue <= '~' collate "C" or p_queue ~ '[^[:space:]]')
-        and octet_length(p_tenant) <= 200 and p_tenant not in ('*', '@own')
-        and (p_tenant >= '!' collate "C" and p_tenant <= '~' collate "C" or p_tenant ~ '[^[:space:]]')
-        and octet_length(p_task) <= 200 and p_task not in ('*', '@own')
-        and (p_task >= '!' collate "C" and p_task <= '~' collate "C" or p_task ~ '[^[:space:]]')
-        and jsonb_typeof(p_payload) = 'object' and octet_length(p_payload::text) <= q.payload_limit
-        and p_priority between 0 and 3
-        and coalesce(p_max_attempts, 1) between 1 and 1000
-        and p_cost > 0 and p_cost <= 1000000
-        and (p_traceparent is null or fairq._is_traceparent(p_traceparent))
-        and p_run_at is null and p_delay is null and p_key is null and p_key_ttl is null
+        v_is_plain and octet_length(p_payload::text) <= q.payload_limit
         -- as in _granted_tenants and _caller
         and exists (
             select from fairq.access_grants as a

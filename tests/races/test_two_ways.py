@@ -74,7 +74,7 @@ WRITTEN = """
     from fairq.jobs as j order by j.job_id
 """
 CLOSED = (
-    Edit("enqueue_job", "octet_length(p_queue) <= 200", "false"),
+    Edit("enqueue_job", "if v_is_plain then", "if false then"),
     Edit(
         "_enqueue_plain_jobs",
         "where not exists (\n            select from job",
@@ -152,9 +152,15 @@ def test_both_ways_are_one(db: Database) -> None:
     [
         Edit("enqueue_job", "octet_length(p_payload::text) <= q.payload_limit", "true"),
         Edit("enqueue_job", "and p_cost > 0", ""),
-        Edit("enqueue_job", "or p_task ~ '[^[:space:]]'", "or true"),
         Edit("enqueue_job", "and p_key is null", ""),
-        Edit("enqueue_job", "p_queue >= '!'", "p_queue >= ''"),
+        Edit("enqueue_job", "octet_length(p_task)) <= 200", "1) <= 200"),
+        Edit("enqueue_job", "least(p_queue collate \"C\", p_tenant, p_task) > '*'", "true"),
+        Edit("enqueue_job", "and '@own' not in (p_queue, p_tenant, p_task)", ""),
+        Edit("enqueue_job", "p_max_attempts is null and p_traceparent is null", "p_traceparent is null"),
+        Edit("enqueue_job", "p_max_attempts is null and p_traceparent is null", "p_max_attempts is null"),
+        Edit("enqueue_job", "and octet_length(p_tenant) <= 200", ""),
+        Edit("enqueue_job", "p_tenant not in ('*', '@own')", "p_tenant <> '*'"),
+        Edit("enqueue_job", "and p_task ~ '[^[:space:]]'", ""),
         Edit("enqueue_job", "exists (select from fairq.queues as qq where qq.queue = p_queue)", "false"),
         Edit("enqueue_job", "p_max_attempts, q.max_attempts", "null, q.max_attempts"),
         Edit("_enqueue_plain_jobs", "'^[1-9][0-9]{0,5}([.][0-9]{1,9})?$'", "'^[0-9.e]*$'"),
