@@ -424,6 +424,17 @@ MUTANTS: dict[str, tuple[Callable[[Database], None], tuple[Callable[..., None], 
         Edit("_complete", "coalesce(cardinality(v_done), 0) <> v_ended", "false"),
         (leases.check_nothing_stays_of_half_a_completion,),
     ),
+    "a batch passes by a job that a rebuild has just changed": (
+        both(
+            Edit(
+                "_complete",
+                "where j.job_id = any (array(",
+                "where j.xmin = any (array(select jj.xmin from fairq.jobs as jj)) and j.job_id = any (array(",
+            ),
+            Edit("_complete", "coalesce(cardinality(v_done), 0) <> v_ended", "false"),
+        ),
+        (look.check_attempts_that_end_during_a_rebuild_are_counted,),
+    ),
     "half a completion of one may stay": (
         Edit(
             "_complete_one",
