@@ -3433,6 +3433,11 @@ as $fn$
 -- depth:  how many of its jobs are read: those whose start tags are below the level at which all that is wanted would
 --         be taken if no flow ran out of jobs, and two more. It is a guess: too low costs a pass. Where there may be
 --         more flows than were read, no deeper than the start tag of the last of them.
+-- place:  of the flow in pick order. It breaks the last ties, by who was served longest ago and by name: flows that are
+--         equal in all that is compared before it are so in vtime and charge.
+-- again:  less the step, of a job that is not the first of its flow; else the least there is.
+-- next_tag: beside the last job that is read of a flow, the tag of the one after it, if that may start; else the
+--         greatest there is.
 -- Long:   one statement, from the flows to the jobs in turn: between two, what a job or a flow is could change. Split
 --         into functions it was started three times.
 -- Index:  flows_pick_idx from the floor, or flows_key_idx for the tenants named; jobs_claim_idx from each flow's heads;
@@ -3494,6 +3499,7 @@ begin
     ), flow as materialized (
         select
             f.*,
+            row_number() over ()::integer as place,
             least(
                 p_want, f.room,
                 case when count(*) over () > 1 then greatest(1, floor((
@@ -3504,10 +3510,19 @@ begin
             )::integer as depth
         from open as f
     ), head as materialized (
+        -- what is compared comes first and is never null: there it is found fastest
         select
-            f.row_id, f.is_touched, f.tenant, f.charge, f.served, f.flow, f.room, f.depth, f.step, f.paid, h.job_row,
-            h.job_id, h.nth, f.vtime + (h.nth - 1) * f.step as tag, h.next_priority, h.next_run_at, h.next_job_id,
-            h.cost
+            f.vtime + (h.nth - 1) * f.step as tag, f.charge,
+            case when h.nth > 1 then -f.step else -9223372036854775808 end as again, coalesce(h.nth, 0) as nth, f.place,
+            case
+                when h.nth = f.depth and h.nth < f.room and h.next_job_id is not null then f.vtime + h.nth * f.step
+                else 9223372036854775807
+            end as next_tag,
+            case
+                when p_by_cost then greatest(1, round(h.cost * 1000 * 2520 / (f.flow).weight))::bigint else f.step
+            end as costs,
+            case when p_by_cost then greatest(1, round(h.cost * 1000))::bigint else f.paid end as price,
+            f.row_id, f.is_touched, f.flow, h.job_row, h.job_id, h.next_priority, h.next_run_at, h.next_job_id
         from flow as f
         left join lateral (
             select
@@ -3526,7 +3541,8 @@ begin
                       and (jj.run_at, jj.job_id) >= (c.run_at, c.job_id)
                       -- only what a look has seen: the rest is news for the next one
                       and jj.changed_xid <> p_own and pg_visible_in_snapshot(jj.changed_xid, p_snap)
-                      and jj.job_id <> all (p_skip)
+                      -- hashed once, where an array would be walked for each job
+                      and jj.job_id not in (select s.job_id from unnest(p_skip) as s(job_id))
                       -- a probe for each job, never a join the planner may turn round
                       and not exists (select from fairq.leases as l where l.job_id = jj.job_id offset 0)
                     order by jj.run_at, jj.job_id
@@ -3535,26 +3551,13 @@ begin
                 where c.job_id is not null
                 limit f.depth + 1
             ) as q
-        ) as h on true
+        ) as h on h.nth <= f.depth
     ), chosen as materialized (
         select
             h.*,
-            row_number() over (
-                order by h.tag, h.charge, case when h.nth > 1 then -h.step end nulls first, h.nth, h.served, h.tenant
-            )::integer as turn,
-            case
-                when p_by_cost then greatest(1, round(h.cost * 1000 * 2520 / (h.flow).weight))::bigint else h.step
-            end as costs,
-            case when p_by_cost then greatest(1, round(h.cost * 1000))::bigint else h.paid end as price
+            row_number() over (order by h.tag, h.charge, h.again, h.nth, h.place)::integer as turn
         from head as h
-        where h.nth <= h.depth
-          and h.tag < coalesce(
-              (
-                  select min(x.tag + x.step) from head as x
-                  where x.nth = x.depth and x.nth < x.room and x.next_job_id is not null
-              ),
-              9223372036854775807
-          )
+        where h.nth > 0 and h.tag < (select min(x.next_tag) from head as x)
           -- flows that were not read wait behind the last one that was: its first job may go, and what goes before it
           and (
               h.nth = 1
@@ -3562,27 +3565,29 @@ begin
               or (h.tag, h.charge)
               < (select x.vtime, x.charge from flow as x order by x.vtime desc, x.charge desc limit 1)
           )
-        order by h.tag, h.charge, case when h.nth > 1 then -h.step end nulls first, h.nth, h.served, h.tenant
+        order by h.tag, h.charge, h.again, h.nth, h.place
         limit p_want
     ), spent as (
         -- the last job of each flow says it all: the jobs of a pass cost a flow the same
-        (
-            select distinct on (c.tenant)
-                c.row_id, c.is_touched, c.flow, c.nth as took, c.nth * c.costs as charge,
-                c.nth * c.price as price, c.turn, c.next_priority, c.next_run_at, c.next_job_id
-            from chosen as c
-            order by c.tenant, c.nth desc
-        )
+        select
+            c.row_id, c.is_touched, c.flow, c.nth as took, c.nth * c.costs as charge, c.nth * c.price as price, c.turn,
+            c.next_priority, c.next_run_at, c.next_job_id
+        from chosen as c
+        -- of which the next one is not chosen; an array is taken for small whatever the statistics, so this is hashed
+        where (
+            c.next_job_id in (select x.job_id from unnest(array(select cc.job_id from chosen as cc)) as x(job_id))
+        ) is not true
         union all
-        select h.row_id, h.is_touched, h.flow, 0, 0, 0, null, null, null, null from head as h where h.job_id is null
+        select h.row_id, h.is_touched, h.flow, 0, 0, 0, null, null, null, null from head as h where h.nth = 0
     )
     select
         (
+            -- they come as they were chosen
             select array_agg(
                 row(
-                    c.turn, c.job_row, c.tenant, c.job_id, case when p_longest is not null then c.price end,
+                    c.turn, c.job_row, (c.flow).tenant, c.job_id, case when p_longest is not null then c.price end,
                     (c.flow).epoch, case when p_longest is not null then (c.flow).weight end, c.costs
-                )::fairq.pick order by c.turn
+                )::fairq.pick
             )
             from chosen as c
         ),
@@ -3760,9 +3765,10 @@ begin
             case when pg_column_size(j.payload) < 2000 then j.payload end, j.priority,
             j.attempts + 1, j.max_attempts,
             gen_random_uuid(), p_now + p_lease, j.run_at, j.created_at, j.traceparent
-        )::fairq.claimed_job order by p.turn
+        )::fairq.claimed_job
     )
     into v_claimed
+    -- the picks are in turn
     from unnest(p_picks) as p
     cross join lateral (
         -- its state once more, as above
@@ -3782,7 +3788,7 @@ begin
         c.job_id, p_queue, c.tenant, p_caller, p_owner, c.lease_token, c.attempt, p_now, c.lease_expires_at,
         p_dispatch + c.turn, case when p_by_time then c.price end,
         case when p_by_time then c.weight end, c.epoch
-    -- the picks are in turn, and so are the jobs
+    -- and so are the jobs
     from rows from (unnest(p_picks), unnest(v_claimed)) as c(
         turn, job_row, picked_tenant, picked_id, price, epoch, weight, step,
         job_id, queue, tenant, task, payload, priority, attempt, max_attempts, lease_token, lease_expires_at, run_at,
@@ -4845,6 +4851,7 @@ declare
     v_caller  text := fairq._caller();
     v_tenants text[] := '{*}';
     v_claimed fairq.claimed_job[];
+    v_job     fairq.claimed_job;
 begin
     if p_lease is not null or (
         octet_length(p_queue) <= 200 and p_queue not in ('*', '@own')
@@ -4887,16 +4894,13 @@ begin
             v_claimed := v_claimed || fairq._dispatch(p_queue, p_owner, v_caller, p_limit, p_lease, v_tenants);
         end if;
     end if;
-    if cardinality(v_claimed) = 1 and v_claimed[1].payload is not null then
-        return next v_claimed[1];
-        return;
-    end if;
-    return query
-    select
-        c.job_id, c.queue, c.tenant, c.task,
-        coalesce(c.payload, (select j.payload from fairq.jobs as j where j.job_id = c.job_id)), c.priority, c.attempt,
-        c.max_attempts, c.lease_token, c.lease_expires_at, c.run_at, c.created_at, c.traceparent
-    from unnest(v_claimed) as c;
+    foreach v_job in array v_claimed loop
+        -- a great one was left behind by _lease
+        if v_job.payload is null then
+            select j.payload into v_job.payload from fairq.jobs as j where j.job_id = v_job.job_id;
+        end if;
+        return next v_job;
+    end loop;
 end
 $fn$;
 comment on function fairq.claim_jobs(text, text, integer, interval, text, boolean) is 'queued -> running: leases up to p_limit jobs of a queue to p_owner for p_lease, in fair order; p_tenant restricts it to one tenant. p_async_commit is the caller''s word that its transaction does nothing else: its commit does not wait for the disk, and a server crash may return the job to the queue as if it had not been claimed.';

@@ -76,7 +76,7 @@ MUTANTS: list[tuple[Callable[[Database], None], Edit | Both]] = [
     # R4: ties by name alone; of one job among the flows in the table, among those in memory
     (
         scenario("08_batches_change_nothing"),
-        Edit("_pick", "order by h.tag, h.charge, case", "order by h.tag, case", times=2),
+        Edit("_pick", "order by h.tag, h.charge, h.again", "order by h.tag, h.again", times=2),
     ),
     (
         scenario("02_one_to_three"),
@@ -91,12 +91,7 @@ MUTANTS: list[tuple[Callable[[Database], None], Edit | Both]] = [
     ),
     (
         traces,
-        Edit(
-            "_pick",
-            "end nulls first, h.nth, h.served, h.tenant",
-            "end nulls first, h.served, h.tenant",
-            times=2,
-        ),
+        Edit("_pick", "h.again, h.nth, h.place", "h.again, h.place", times=2),
     ),
     # R4: of one job, the flows in the table before those in memory, or the other way round
     (
@@ -114,12 +109,12 @@ MUTANTS: list[tuple[Callable[[Database], None], Edit | Both]] = [
     # R4, R7: ties in a batch by how often, whatever the steps
     (
         scenario("08_batches_change_no_tie"),
-        Edit("_pick", "case when h.nth > 1 then -h.step end nulls first, h.nth", "h.nth", times=2),
+        Edit("_pick", "h.again, h.nth", "h.nth", times=2),
     ),
     # R7: a flow read to its depth does not bound the pass
     (
         scenario("08_a_heavy_tenant_fills_a_batch"),
-        Edit("_pick", "min(x.tag + x.step)", "min(x.tag + 1000 * x.step)"),
+        Edit("_pick", "f.vtime + h.nth * f.step", "f.vtime + 1000 * h.nth * f.step"),
     ),
     # R7: a flow that was not read does not bound it either
     (scenario("12_cancelled_tenants_hide_nobody"), Edit("_pick", "(select count(*) from flow) < p_wide", "true")),

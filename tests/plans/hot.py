@@ -55,7 +55,7 @@ HOT = {
     "from unnest(p_job_ids) as s(job_id)": {"jobs_pkey"},
     "select f.vtime, f.charge, f.served, f.tenant from fairq.flows as f": {"flows_pick_idx"},
     "delete from fairq.ticks": {"ticks_pkey"},
-    "coalesce(c.payload, (select j.payload from fairq.jobs as j where j.job_id": {"jobs_pkey"},
+    "select j.payload from fairq.jobs as j where j.job_id = v_job.job_id": {"jobs_pkey"},
     # claim: what is ready
     "where a.verb = 'claim' and a.tenant = '*'": {"queues_pkey", "access_grants_verb_idx", "ticks_pkey"},
     "select rr.ctid from fairq.ready_picks as rr": {"ready_picks_pkey", "tenants_pause_idx", "tenants_pkey"},

@@ -68,12 +68,14 @@ def _run(session: Session) -> None:
 
 
 def _carry(session: Session) -> None:
-    """A payload that is fetched when it is sent; it says nothing twice, or it would be stored as a small one."""
+    """Payloads that are fetched when they are sent; they say nothing twice, or they would be stored as small ones."""
     great = {"numbers": list(Random(4711).randbytes(4_000))}
-    session.enqueue("walker", payload=great, priority=0)
-    (job,) = session.claim(1, tenant="walker", lease=LONG)
-    assert job.payload == great
-    session.complete(job)
+    # of one that is claimed alone the payload is never left behind
+    for _ in range(2):
+        session.enqueue("walker", payload=great, priority=0)
+    jobs = session.claim(2, tenant="walker", lease=LONG)
+    assert [job.payload for job in jobs] == [great, great]
+    session.complete_all(jobs)
 
 
 def _come_back_late(session: Session) -> None:

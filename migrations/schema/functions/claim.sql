@@ -83,6 +83,7 @@ declare
     v_caller  text := fairq._caller();
     v_tenants text[] := '{*}';
     v_claimed fairq.claimed_job[];
+    v_job     fairq.claimed_job;
 begin
     if p_lease is not null or (
         octet_length(p_queue) <= 200 and p_queue not in ('*', '@own')
@@ -125,16 +126,13 @@ begin
             v_claimed := v_claimed || fairq._dispatch(p_queue, p_owner, v_caller, p_limit, p_lease, v_tenants);
         end if;
     end if;
-    if cardinality(v_claimed) = 1 and v_claimed[1].payload is not null then
-        return next v_claimed[1];
-        return;
-    end if;
-    return query
-    select
-        c.job_id, c.queue, c.tenant, c.task,
-        coalesce(c.payload, (select j.payload from fairq.jobs as j where j.job_id = c.job_id)), c.priority, c.attempt,
-        c.max_attempts, c.lease_token, c.lease_expires_at, c.run_at, c.created_at, c.traceparent
-    from unnest(v_claimed) as c;
+    foreach v_job in array v_claimed loop
+        -- a great one was left behind by _lease
+        if v_job.payload is null then
+            select j.payload into v_job.payload from fairq.jobs as j where j.job_id = v_job.job_id;
+        end if;
+        return next v_job;
+    end loop;
 end
 $fn$;
 comment on function fairq.claim_jobs(text, text, integer, interval, text, boolean) is 'queued -> running: leases up to p_limit jobs of a queue to p_owner for p_lease, in fair order; p_tenant restricts it to one tenant. p_async_commit is the caller''s word that its transaction does nothing else: its commit does not wait for the disk, and a server crash may return the job to the queue as if it had not been claimed.';
