@@ -3772,7 +3772,10 @@ begin
     from unnest(p_picks) as p
     cross join lateral (
         -- its state once more, as above
-        select jj.* from fairq.jobs as jj
+        select
+            jj.job_id, jj.tenant, jj.task, jj.payload, jj.priority, jj.attempts, jj.max_attempts, jj.run_at,
+            jj.created_at, jj.traceparent
+        from fairq.jobs as jj
         where jj.ctid = p.job_row and jj.job_id = p.job_id and jj.state = 'queued'
         for key share skip locked
     ) as j;
@@ -4480,8 +4483,10 @@ begin
         from unnest(p_picks) as p;
     else
         insert into fairq.ready_picks (queue, dispatch, jobs)
-        select p_queue, p_dispatch + p_picks[i].turn, p_picks[i : i + p_size - 1]
-        from generate_series(1, cardinality(p_picks), p_size) as i;
+        select p_queue, p_dispatch + a.jobs[i].turn, a.jobs[i : i + p_size - 1]
+        -- with nothing behind it: the variable itself would be copied for each slice
+        from (select p_picks || '{}' as jobs offset 0) as a
+        cross join lateral generate_series(1, cardinality(a.jobs), p_size) as i;
     end if;
     return true;
 end

@@ -26,8 +26,10 @@ begin
         from unnest(p_picks) as p;
     else
         insert into fairq.ready_picks (queue, dispatch, jobs)
-        select p_queue, p_dispatch + p_picks[i].turn, p_picks[i : i + p_size - 1]
-        from generate_series(1, cardinality(p_picks), p_size) as i;
+        select p_queue, p_dispatch + a.jobs[i].turn, a.jobs[i : i + p_size - 1]
+        -- with nothing behind it: the variable itself would be copied for each slice
+        from (select p_picks || '{}' as jobs offset 0) as a
+        cross join lateral generate_series(1, cardinality(a.jobs), p_size) as i;
     end if;
     return true;
 end

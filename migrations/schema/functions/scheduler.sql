@@ -1099,7 +1099,10 @@ begin
     from unnest(p_picks) as p
     cross join lateral (
         -- its state once more, as above
-        select jj.* from fairq.jobs as jj
+        select
+            jj.job_id, jj.tenant, jj.task, jj.payload, jj.priority, jj.attempts, jj.max_attempts, jj.run_at,
+            jj.created_at, jj.traceparent
+        from fairq.jobs as jj
         where jj.ctid = p.job_row and jj.job_id = p.job_id and jj.state = 'queued'
         for key share skip locked
     ) as j;
