@@ -193,7 +193,12 @@ def _jobs(session: Session, task: Task, tally: Tally, chance: random.Random) -> 
     jobs = []
     for at in range(tally.produced, tally.produced + task.batch):
         tenant = f"t{at % task.tenants}"
-        payload: dict[str, object] = {"g": tenant, "i": session.number * 1_000_000_000 + at, "t": time.monotonic(), "p": PAD}
+        payload: dict[str, object] = {
+            "g": tenant,
+            "i": session.number * 1_000_000_000 + at,
+            "t": time.monotonic(),
+            "p": PAD,
+        }
         extra: dict[str, object] = {}
         if task.mixed:
             extra["priority"] = chance.randrange(4)
