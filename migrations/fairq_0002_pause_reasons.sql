@@ -258,6 +258,13 @@ alter table fairq.ready_picks
     alter column made_at set default clock_timestamp();
 comment on column fairq.ready_picks.made_at is 'When they were left here. Null: by version 1.';
 
+-- where a queue reads ahead version 1 could lose sight of a job: the next look of such a queue reads all
+update fairq.ticks as t
+set seen = '1:1:', own_xid = '1'
+where (
+    select q.read_ahead from fairq.queues as q where q.queue in (t.queue, '*') order by q.queue = '*' limit 1
+) > 0;
+
 -- for pages that are yet to be filled
 alter index fairq.ticks_pkey set (fillfactor = 25);
 alter index fairq.ready_picks_pkey set (fillfactor = 25);

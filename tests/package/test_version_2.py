@@ -68,6 +68,27 @@ def test_pauses_go_on(db: Database) -> None:
     assert len(db.claim(queue="q")) == 1
 
 
+def test_what_version_1_lost_sight_of_is_found(db: Database) -> None:
+    """
+    Where a queue reads ahead, and nowhere else, all jobs are looked at once, also those that no look can find.
+    """
+    db.set_queue("ahead", read_ahead=10)
+    for queue in ("ahead", "other"):
+        db.given_jobs("a", 4, queue=queue)
+        (first,) = db.claim(1, queue=queue)
+        db.complete(first)
+        db.claim(1, queue=queue)
+    db.execute("delete from fairq.ready_picks")
+    db.execute("""
+        update fairq.flows set head_at = array_fill(null::timestamptz, '{4}'), head_id = array_fill(null::bigint, '{4}')
+    """)
+    assert db.claim(10, queue="ahead") == []
+    fairq_schema.apply(db.dsn, to=2)
+    assert [job.queue for job in db.claim(10, queue="ahead")] == ["ahead"] * 2
+    assert db.claim(10, queue="ahead") == []
+    assert db.claim(10, queue="other") == []
+
+
 @pytest.mark.parametrize("driver", DRIVERS)
 def test_a_new_client_meets_the_older_version(db: Database, driver: str) -> None:
     """
