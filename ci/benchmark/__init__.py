@@ -11,6 +11,8 @@ meters      what the server spends meanwhile: CPU, WAL, buffers, instructions, w
 segments    one queue at work for a moment in a fresh database, and several in turn
 throughput  workloads: `claim`, `enqueue`, `sessions`, `wal`
 endurance   workloads: `groups`, `depth`, `held`, `wake`, `notify`, `growth`
+profile     the workload `profile`: the time of each step
+counted     the workload `instructions`: those of a session, under valgrind
 report      the tables, and docs/performance.md with them
 plot        the picture
 """

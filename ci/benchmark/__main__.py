@@ -19,6 +19,7 @@ import psutil
 import psycopg
 
 from benchmark import endurance, report, throughput
+from benchmark.counted import can_count, instructions
 from benchmark.errors import BenchError
 from benchmark.meters import counts_instructions
 from benchmark.peers import PEERS, known_queues
@@ -40,6 +41,7 @@ PICTURE = CHECKOUT / "docs" / "performance.png"
 WORKLOADS: dict[str, Callable[[Bench], list[Row]]] = {
     "claim": throughput.claim,
     "profile": profile,
+    "instructions": instructions,
     "enqueue": throughput.enqueue,
     "groups": endurance.groups,
     "depth": endurance.depth,
@@ -93,7 +95,7 @@ def measure(options: argparse.Namespace) -> None:
         results["queues"] = results.get("queues", {}) | {
             queue.name: {"version": queue.version, "about": queue.about} for queue in queues.values()
         }
-        for name in options.only or WORKLOADS:
+        for name in options.only or everything():
             print(f"{time.strftime('%H:%M:%S')} {name}", flush=True)
             rows = WORKLOADS[name](bench)
             results["runs"][name] = {"size": options.size, "rounds": sizes.rounds, "commit": commit(), "rows": rows}
@@ -106,6 +108,14 @@ def measure(options: argparse.Namespace) -> None:
 
         plot.draw(options.out / PICTURE.name, results["runs"]["growth"]["rows"])
     print(f"{file.parent}: results.json, tables.md")
+
+
+def everything() -> list[str]:
+    """Name what is measured when nothing is asked for."""
+    if can_count():
+        return list(WORKLOADS)
+    print("without the workload instructions: `ci/fetch counter` brings what counts them", flush=True)
+    return [name for name in WORKLOADS if name != "instructions"]
 
 
 def publish(folder: Path) -> None:

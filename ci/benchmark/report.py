@@ -32,6 +32,15 @@ COLUMNS: dict[str, dict[str, str]] = {
         **{f"at_{batch}": f"batch {batch}" for batch in (1, 10, 100)},
         **{f"ahead_{batch}": f"ahead, batch {batch}" for batch in (1, 10, 100)},
     },
+    "instructions": {
+        "batch": "batch",
+        "queue": "queue",
+        "enqueue": "enqueue",
+        "claim": "claim",
+        "complete": "complete",
+        "all": "claim and complete",
+        "all_ratio": "ratio",
+    },
     "enqueue": {"batch": "batch", "queue": "queue", **SPEED, "buffers": "buffers", **RATIOS},
     "groups": {
         "batch": "batch",

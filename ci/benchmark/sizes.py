@@ -15,6 +15,7 @@ class Sizes:
 
     rounds: int  # how often each queue has its turn; the median counts
     jobs: Mapping[int, int]  # claimed and completed in one segment, by the batch size
+    counted: Mapping[int, int]  # likewise, instruction by instruction: whole passes where a queue reads ahead
     tenants: tuple[int, ...]
     enqueue: float
     big: int  # jobs of the one large group
@@ -40,6 +41,7 @@ class Sizes:
 SMOKE = Sizes(
     rounds=1,
     jobs={1: 40, 10: 200},
+    counted={1: 10, 10: 20},
     tenants=(3,),
     enqueue=0.2,
     big=200,
@@ -64,6 +66,7 @@ SMOKE = Sizes(
 QUICK = Sizes(
     rounds=1,
     jobs={1: 3_000, 10: 15_000, 100: 40_000, 1000: 50_000},
+    counted={1: 750, 10: 750, 100: 2_100},
     tenants=(1, 100),
     enqueue=3,
     big=20_000,
@@ -88,6 +91,7 @@ QUICK = Sizes(
 FULL = Sizes(
     rounds=3,
     jobs={1: 10_000, 10: 50_000, 100: 100_000, 1000: 100_000},
+    counted={1: 1_500, 10: 3_000, 100: 21_000},
     tenants=(1, 100),
     enqueue=5,
     big=100_000,

@@ -13,6 +13,7 @@ import shutil
 import signal
 import subprocess
 import tempfile
+from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -44,18 +45,63 @@ TRIES, BETWEEN_TRIES, PATIENCE = 300, 0.1, 10
 @contextlib.contextmanager
 def temporary_server(settings: Mapping[str, str] = SETTINGS, base: Path | None = None) -> Iterator[str]:
     """Start a server, give its conninfo, and leave neither process nor directory behind (in `base`, if given)."""
+    with temporary_cluster(base) as cluster, cluster.serving(settings) as dsn:
+        yield dsn
+
+
+@contextlib.contextmanager
+def temporary_cluster(base: Path | None = None) -> Iterator[Cluster]:
+    """Make a cluster for a moment (in `base`, if given)."""
     user = _unprivileged_user()
     home = _home(user, base or Path(tempfile.gettempdir()))
     try:
-        binaries = _binaries(home, user)
-        _run([binaries / "initdb", "-D", home / "data", *INITDB], home, user)
-        server = _start(binaries, home, user, settings)
-        try:
-            yield _conninfo(home)
-        finally:
-            _stop(server)
+        cluster = Cluster(home, _binaries(home, user), user)
+        cluster.run([cluster.binaries / "initdb", "-D", cluster.data, *INITDB])
+        yield cluster
     finally:
         shutil.rmtree(home, ignore_errors=True)
+
+
+@dataclass(frozen=True, slots=True)
+class Cluster:
+    """A directory of data, and the programs that can do something with it."""
+
+    home: Path
+    binaries: Path
+    user: pwd.struct_passwd | None
+
+    @property
+    def data(self) -> Path:
+        """Where the data is."""
+        return self.home / "data"
+
+    @contextlib.contextmanager
+    def serving(self, settings: Mapping[str, str] = SETTINGS) -> Iterator[str]:
+        """Run a server on it, and give its conninfo."""
+        server = _start(self.binaries, self.home, self.user, settings)
+        try:
+            yield _conninfo(self.home)
+        finally:
+            _stop(server)
+
+    def run(self, command: list[str | Path], told: str = "", env: Mapping[str, str] | None = None) -> str:
+        """Run a program as the owner of the data, tell it something, and give what it says."""
+        child = _child(self.user)
+        del child["stdin"]
+        done = subprocess.run(  # type: ignore[call-overload]
+            command,
+            cwd=self.home,
+            input=told,
+            capture_output=True,
+            text=True,
+            check=False,
+            env={**os.environ, **(env or {})},
+            **child,
+        )
+        if done.returncode:
+            message = f"{Path(command[0]).name} failed: {done.stderr.strip()}"
+            raise DemoError(message)
+        return str(done.stdout + done.stderr)
 
 
 def _unprivileged_user() -> pwd.struct_passwd | None:
@@ -105,13 +151,6 @@ def _child(user: pwd.struct_passwd | None) -> dict[str, object]:
     if user:
         child |= {"user": user.pw_uid, "group": user.pw_gid, "extra_groups": []}
     return child
-
-
-def _run(command: list[str | Path], home: Path, user: pwd.struct_passwd | None) -> None:
-    done = subprocess.run(command, cwd=home, capture_output=True, text=True, check=False, **_child(user))  # type: ignore[call-overload]
-    if done.returncode:
-        message = f"{Path(command[0]).name} failed: {done.stderr.strip()}"
-        raise DemoError(message)
 
 
 def _start(

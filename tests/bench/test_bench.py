@@ -76,6 +76,28 @@ def test_buffers_and_wal_are_measured(results: dict[str, Any]) -> None:
         assert "leases " in wal["tables"]
 
 
+# Instructions of the session per job, of each verb by queue and batch: a tenth above what was counted.
+AT_MOST = {
+    ("fairq", 1): {"enqueue": 440_000, "claim": 3_200_000, "complete": 470_000},
+    ("fairq-ahead", 1): {"enqueue": 440_000, "claim": 860_000, "complete": 470_000},
+    ("fairq", 10): {"enqueue": 182_000, "claim": 870_000, "complete": 182_000},
+    ("fairq-ahead", 10): {"enqueue": 182_000, "claim": 125_000, "complete": 182_000},
+}
+
+
+def test_a_call_costs_no_more_than_it_did(results: dict[str, Any]) -> None:
+    """Counted, not timed: the same on every machine."""
+    counted = {(row["queue"], row["batch"]): row for row in rows(results, "instructions")}
+    assert set(counted) == set(AT_MOST)
+    dear = {
+        (queue, batch, verb): counted[queue, batch][verb]
+        for (queue, batch), verbs in AT_MOST.items()
+        for verb, most in verbs.items()
+        if not most / 2 < counted[queue, batch][verb] <= most
+    }
+    assert not dear
+
+
 def test_each_stretch_under_a_held_snapshot_made_progress(results: dict[str, Any]) -> None:
     """Plain, and with retries, delays and expiring leases in the mix."""
     held = rows(results, "held")
