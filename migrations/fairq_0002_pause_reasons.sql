@@ -7,10 +7,10 @@
 --          enqueue, claim and complete ask less of the server: most of their checks in one statement
 -- Tables:  pause_notes is new; tenants and access_grants get an index each, and queues and tenants triggers; what every
 --          job passes through loses some checks; ready_picks gets a column; none is rewritten
--- Locks:   queues, tenants, access_grants, jobs, leases, finished_jobs, settlements and ready_picks, from the first
---          statement to the end: everybody waits for a moment
+-- Locks:   queues, tenants, access_grants, jobs, leases, finished_jobs, flows, ticks, settlements and ready_picks, from
+--          the first statement to the end: everybody waits for a moment
 -- Clients: nothing changes for them; operators get pause_queue, resume_queue, pause_tenant_because and pauses
--- Undo:    reasons and times are forgotten, pauses stay; everybody waits while the checks read jobs and history
+-- Undo:    reasons and times are forgotten, pauses stay; everybody waits while the checks read jobs, flows and history
 
 do $fn$
 begin
@@ -3857,8 +3857,8 @@ create or replace function fairq._charge(
     set search_path = pg_catalog, pg_temp
 as $fn$
 -- Moves each picked flow past its jobs: charged, counted, its heads at the next one. A flow found empty only loses its
--- heads. And writes the flows that only the news have touched, which keep theirs. Returns the tick, with what runs and
--- who is backlogged counted anew.
+-- heads. And writes the flows that only the news have touched, which keep theirs, and their counters: what is put back is
+-- taken off the minute it was counted in. Returns the tick, with what runs and who is backlogged counted anew.
 --
 -- By its place in the table: under the queue's lock a flow stays where it was read.
 -- Long:   one update: a second one of the same row would cost its indexes twice, and one of another row what it takes
@@ -3899,15 +3899,15 @@ begin
             limited      = coalesce(s.tokens < 1, false),
             -- no earlier than now: a full bucket, taken back at a slow rate, would be before all calendars
             token_due_at = p_now + make_interval(secs => greatest(0, 1 - s.tokens) / (s.flow).rate),
-            minute       = v_minute,
-            started      = array[
+            minute       = case when s.is_spent then v_minute else f.minute end,
+            started      = case when not s.is_spent then f.started else array[
                 s.took + case when f.minute = v_minute then f.started[1] else 0 end,
                 case f.minute when v_minute then f.started[2] when v_minute - 1 then f.started[1] else 0 end
-            ],
-            spent        = array[
+            ] end,
+            spent        = case when not s.is_spent then f.spent else array[
                 s.price + case when f.minute = v_minute then f.spent[1] else 0 end,
                 case f.minute when v_minute then f.spent[2] when v_minute - 1 then f.spent[1] else 0 end
-            ],
+            ] end,
             -- priorities before the next job's are used up, those after it are as they were
             head_at      = case when not s.is_spent then (s.flow).head_at else array[
                 case when s.next_priority = 0 then s.next_run_at end,
@@ -4945,7 +4945,7 @@ as $fn$
 -- Long:   all that ends is moved in one statement, which ends as many as it moves or raises.
 -- Locks:  the leases' rows, then the jobs'.
 -- Index:  leases_pkey and jobs_pkey, a probe for each job.
--- Raises: 40001 when a lease has no job, which nothing does.
+-- Raises: 40001 when a lease has no job, which no function leaves behind.
 declare
     v_caller text := fairq._caller();
     v_done   integer[];
@@ -5030,7 +5030,8 @@ begin
     end if;
     if coalesce(cardinality(v_done), 0) <> v_ended then
         -- a lease without its job would be a job that nobody ever finds: nothing of this may stay
-        raise exception 'a job was changed while it was completed' using errcode = '40001', hint = 'Try again.';
+        raise exception 'a job has a lease and no row'
+            using errcode = '40001', hint = 'Try again, once: said twice, somebody has deleted rows of the table jobs.';
     end if;
     return coalesce(v_done, '{}');
 end
@@ -5050,7 +5051,7 @@ as $fn$
 -- p_now:  the clock; null for the real one.
 -- Locks:  the lease's row, then the job's.
 -- Index:  leases_pkey and jobs_pkey.
--- Raises: 40001 when a lease has no job, which nothing does.
+-- Raises: 40001 when a lease has no job, which no function leaves behind.
 declare
     v_now   timestamptz;
     v_lease fairq.leases;
@@ -5073,7 +5074,8 @@ begin
     insert into fairq.settlements (queue, endings) values (v_lease.queue, array[fairq._ending(v_lease, 'held', v_now)]);
     delete from fairq.jobs as j where j.job_id = v_lease.job_id returning j.* into v_job;
     if not found then
-        raise exception 'a job was changed while it was completed' using errcode = '40001', hint = 'Try again.';
+        raise exception 'a job has a lease and no row'
+            using errcode = '40001', hint = 'Try again, once: said twice, somebody has deleted rows of the table jobs.';
     end if;
     insert into fairq.finished_jobs (
         job_id, queue, tenant, task, payload, priority, state, attempts, max_attempts, run_at, cost, operation_key,
@@ -5174,7 +5176,7 @@ create or replace function fairq.complete_jobs(p_job_ids bigint[], p_tokens uuid
     language plpgsql
     security definer
     set search_path = pg_catalog, pg_temp
-    -- see claim_jobs(); of the two joins that are left, what was deleted with what it is kept as is one by hash
+    -- see claim_jobs(); the one join, of the jobs that are gone with their leases, goes by hash
     set plan_cache_mode = force_generic_plan
     set enable_seqscan = off
     set enable_bitmapscan = off
@@ -6297,7 +6299,8 @@ grant execute on function fairq.reconcile(text, integer) to fairq_operator, fair
 --
 -- _is_plain: enqueue_job and enqueue_jobs by _check_job. _take_ready: claim_jobs and _dispatch. _room: _dispatch.
 -- Nothing of this version calls them; the next one drops them. The p_result of _finish is of that kind, too
--- (_complete_one), and the p_by_time of _make_ready (_dispatch).
+-- (_complete_one), the p_by_time of _make_ready (_dispatch), and the p_spent of _write_touched and is_touched of what is
+-- spent (_charge).
 
 create or replace function fairq._is_plain(p_job fairq.new_job, p_settings fairq.queues)
     returns boolean

@@ -441,6 +441,24 @@ def check_22_a_late_refund_is_void_beside_one_in_time(open_queue: OpenQueue) -> 
     assert queue.vtime("B") == before
 
 
+def check_22_a_late_refund_is_void_when_it_comes_alone(open_queue: OpenQueue) -> None:
+    """
+    Scenario 22, where nothing else is new: as above.
+    """
+    queue = timed(open_queue, {"A": 1, "B": 1})
+    queue.enqueue("B")
+    [job] = queue.claim(1)
+    queue.renew(job, 1000 * SECOND)
+    queue.enqueue("A", 1500)
+    served(queue, 1010, batch=100)
+    queue.enqueue("B", 2)
+    # no floor is due when its end is heard of: else there would be other news, if only none
+    queue.wait(SECOND)
+    before = queue.vtime("B")
+    queue.complete(job)
+    assert queue.vtime("B") == before
+
+
 def check_22_a_change_of_weight_leaves_alone_what_runs(open_queue: OpenQueue) -> None:
     """
     Scenario 22, with a weight that changes meanwhile: an attempt is settled by the one it was charged by.

@@ -13,6 +13,7 @@ from tests.support import Edit, both
 
 from . import test_scenarios as at
 from .test_differential import check_seeded_traces
+from .test_read_ahead import check_what_is_put_back_is_taken_off_the_minute_it_was_counted_in
 from .test_state_machine import check_any_order
 
 if TYPE_CHECKING:
@@ -164,6 +165,10 @@ MUTANTS: list[tuple[Callable[[Database], None], Edit | Both]] = [
         Edit("_by_tenant", "when t.last_epoch = (f.flow).epoch then t.refund", "else t.refund"),
     ),
     (
+        scenario("22_a_late_refund_is_void_when_it_comes_alone"),
+        Edit("_by_tenant", "case when e.epoch = (f.flow).epoch then e.refund end", "e.refund"),
+    ),
+    (
         scenario("22_a_late_refund_is_void_beside_one_in_time"),
         Edit("_by_tenant", " where e.epoch = (f.flow).epoch"),
     ),
@@ -310,6 +315,14 @@ MUTANTS: list[tuple[Callable[[Database], None], Edit | Both]] = [
     (traces, Edit("_charge", "(s.flow).vtime + s.charge", "f.vtime + s.charge")),
     (traces, Edit("_charge", "(s.flow).running + s.took", "f.running + s.took")),
     (traces, Edit("_charge", "(t.flow).tenant not in (", "false and (t.flow).tenant not in (")),
+    *(
+        (check_what_is_put_back_is_taken_off_the_minute_it_was_counted_in, Edit("_charge", old, new))
+        for old, new in (
+            ("when not s.is_spent then f.started", "when false then null"),
+            ("when not s.is_spent then f.spent", "when false then null"),
+            ("case when s.is_spent then v_minute else f.minute end", "v_minute"),
+        )
+    ),
     (traces, Edit("_charge", "when not s.is_spent then (s.flow).head_at", "when false then null")),
     (traces, Edit("_charge", "when not s.is_spent then (s.flow).head_id", "when false then null")),
     (traces, Edit("_charge", "null, null, null, null, false, (t.flow).tokens", "null, null, null, null, false, null")),

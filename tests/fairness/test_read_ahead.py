@@ -80,3 +80,33 @@ def test_any_trace_is_the_order_of_a_great_claim(module_db: Database, seed: int)
                 queue.set_tenant(tenant, weight)
                 model.set_tenant(tenant, weight)
     assert running
+
+
+def check_what_is_put_back_is_taken_off_the_minute_it_was_counted_in(db: Database) -> None:
+    """
+    Though its tenant has been heard of since, in the next minute, by a claim that picked of others.
+    """
+    queue = SqlQueue(db.conn, simulated=True)
+    queue.set_queue(read_ahead=20)
+    queue.wait(59_500_000)
+    queue.enqueue("A", 12)
+    first, _ = queue.claim(2)
+    queue.wait(600_000)
+    queue.complete(first)
+    queue.enqueue("B", 50)
+    more = "select fairq._dispatch(%s, 'worker', fairq._caller(), -2, '10 minutes', '{*}', %s)"
+    db.execute(more, queue.name, queue.now)
+    assert db.value("select count(*) from fairq.flows where tenant = 'B' and started[1] > 0") == 1
+    assert db.value("select count(distinct minute) from fairq.flows") == 2
+    queue.wait(2_000_000)
+    # of A alone: so what is ready is put back
+    assert len(queue.claim(1, tenant="A")) == 1
+    assert db.value("select started[1] + started[2] from fairq.flows where tenant = 'A'") == 3
+    assert db.value("select (spent[1] + spent[2]) / price from fairq.flows where tenant = 'A'") == 3
+
+
+def test_what_is_put_back_is_taken_off_the_minute_it_was_counted_in(db: Database) -> None:
+    """
+    Two of A that ran, and one that runs now.
+    """
+    check_what_is_put_back_is_taken_off_the_minute_it_was_counted_in(db)

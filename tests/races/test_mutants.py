@@ -434,8 +434,8 @@ MUTANTS: dict[str, tuple[Callable[[Database], None], tuple[Callable[..., None], 
     "half a completion of one may stay": (
         Edit(
             "_complete_one",
-            "raise exception 'a job was changed while it was completed' using errcode = '40001', hint = 'Try again.';",
-            "null;",
+            "    if not found then\n        raise exception",
+            "    if false then\n        raise exception",
         ),
         (leases.check_nothing_stays_of_half_a_completion,),
     ),

@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 TRACE = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 # For each argument what is good and what is not, at the edges.
 VALUES: dict[str, list[Any]] = {
-    "tenant": ["a", "é" * 100, "é" * 100 + "x", "*", "@own", "", " ", "\u00a0", " a", None, 5, {"x": 1}],
-    "task": ["t", "x" * 200, "x" * 201, "*", "", " ", "\t", None, True],
+    "tenant": ["a", "é" * 100, "é" * 100 + "x", "*", "@own", "", " ", "\u00a0", " a", "x" * 201, None, 5, {"x": 1}],
+    "task": ["t", "x" * 200, "x" * 201, "*", "@own", "", " ", "\t", None, True],
     "queue": ["q", "x" * 201, "*", "@own", "", " ", "\n", None],
     "payload": [{}, {"x": "y" * 40}, {"x": "y" * 200}, [], 1, "x", None],
     "priority": [0, 3, 4, -1, "2", 1.5, 10**12, None, "x"],
@@ -154,6 +154,8 @@ def test_both_ways_are_one(db: Database) -> None:
         Edit("enqueue_job", "and p_cost > 0", ""),
         Edit("enqueue_job", "and p_key is null", ""),
         Edit("enqueue_job", "octet_length(p_task)) <= 200", "1) <= 200"),
+        Edit("enqueue_job", "octet_length(p_queue), octet_length(p_tenant), ", "octet_length(p_queue), "),
+        Edit("enqueue_job", "p_task not in ('*', '@own')", "p_task <> '*'"),
         Edit("enqueue_job", "least(p_queue collate \"C\", p_tenant, p_task) > '*'", "true"),
         Edit("enqueue_job", "and '@own' not in (p_queue, p_tenant, p_task)", ""),
         Edit("enqueue_job", "p_max_attempts is null and p_traceparent is null", "p_traceparent is null"),

@@ -20,7 +20,7 @@ as $fn$
 -- Long:   all that ends is moved in one statement, which ends as many as it moves or raises.
 -- Locks:  the leases' rows, then the jobs'.
 -- Index:  leases_pkey and jobs_pkey, a probe for each job.
--- Raises: 40001 when a lease has no job, which nothing does.
+-- Raises: 40001 when a lease has no job, which no function leaves behind.
 declare
     v_caller text := fairq._caller();
     v_done   integer[];
@@ -105,7 +105,8 @@ begin
     end if;
     if coalesce(cardinality(v_done), 0) <> v_ended then
         -- a lease without its job would be a job that nobody ever finds: nothing of this may stay
-        raise exception 'a job was changed while it was completed' using errcode = '40001', hint = 'Try again.';
+        raise exception 'a job has a lease and no row'
+            using errcode = '40001', hint = 'Try again, once: said twice, somebody has deleted rows of the table jobs.';
     end if;
     return coalesce(v_done, '{}');
 end
@@ -125,7 +126,7 @@ as $fn$
 -- p_now:  the clock; null for the real one.
 -- Locks:  the lease's row, then the job's.
 -- Index:  leases_pkey and jobs_pkey.
--- Raises: 40001 when a lease has no job, which nothing does.
+-- Raises: 40001 when a lease has no job, which no function leaves behind.
 declare
     v_now   timestamptz;
     v_lease fairq.leases;
@@ -148,7 +149,8 @@ begin
     insert into fairq.settlements (queue, endings) values (v_lease.queue, array[fairq._ending(v_lease, 'held', v_now)]);
     delete from fairq.jobs as j where j.job_id = v_lease.job_id returning j.* into v_job;
     if not found then
-        raise exception 'a job was changed while it was completed' using errcode = '40001', hint = 'Try again.';
+        raise exception 'a job has a lease and no row'
+            using errcode = '40001', hint = 'Try again, once: said twice, somebody has deleted rows of the table jobs.';
     end if;
     insert into fairq.finished_jobs (
         job_id, queue, tenant, task, payload, priority, state, attempts, max_attempts, run_at, cost, operation_key,
@@ -249,7 +251,7 @@ create or replace function fairq.complete_jobs(p_job_ids bigint[], p_tokens uuid
     language plpgsql
     security definer
     set search_path = pg_catalog, pg_temp
-    -- see claim_jobs(); of the two joins that are left, what was deleted with what it is kept as is one by hash
+    -- see claim_jobs(); the one join, of the jobs that are gone with their leases, goes by hash
     set plan_cache_mode = force_generic_plan
     set enable_seqscan = off
     set enable_bitmapscan = off

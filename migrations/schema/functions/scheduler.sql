@@ -1177,8 +1177,8 @@ create or replace function fairq._charge(
     set search_path = pg_catalog, pg_temp
 as $fn$
 -- Moves each picked flow past its jobs: charged, counted, its heads at the next one. A flow found empty only loses its
--- heads. And writes the flows that only the news have touched, which keep theirs. Returns the tick, with what runs and
--- who is backlogged counted anew.
+-- heads. And writes the flows that only the news have touched, which keep theirs, and their counters: what is put back is
+-- taken off the minute it was counted in. Returns the tick, with what runs and who is backlogged counted anew.
 --
 -- By its place in the table: under the queue's lock a flow stays where it was read.
 -- Long:   one update: a second one of the same row would cost its indexes twice, and one of another row what it takes
@@ -1219,15 +1219,15 @@ begin
             limited      = coalesce(s.tokens < 1, false),
             -- no earlier than now: a full bucket, taken back at a slow rate, would be before all calendars
             token_due_at = p_now + make_interval(secs => greatest(0, 1 - s.tokens) / (s.flow).rate),
-            minute       = v_minute,
-            started      = array[
+            minute       = case when s.is_spent then v_minute else f.minute end,
+            started      = case when not s.is_spent then f.started else array[
                 s.took + case when f.minute = v_minute then f.started[1] else 0 end,
                 case f.minute when v_minute then f.started[2] when v_minute - 1 then f.started[1] else 0 end
-            ],
-            spent        = array[
+            ] end,
+            spent        = case when not s.is_spent then f.spent else array[
                 s.price + case when f.minute = v_minute then f.spent[1] else 0 end,
                 case f.minute when v_minute then f.spent[2] when v_minute - 1 then f.spent[1] else 0 end
-            ],
+            ] end,
             -- priorities before the next job's are used up, those after it are as they were
             head_at      = case when not s.is_spent then (s.flow).head_at else array[
                 case when s.next_priority = 0 then s.next_run_at end,
