@@ -11,14 +11,15 @@ from typing import TYPE_CHECKING, Any
 import psycopg
 import pytest
 
-from tests.support import Edit
+from tests.support import Database, Edit, with_schema
 
 from .helpers import check
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
-    from tests.support import Database, Session
+    from tests.support import Session
+    from tests.support.databases import Databases
 
 TRACE = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 # For each argument what is good and what is not, at the edges.
@@ -177,3 +178,48 @@ def test_both_ways_are_one(db: Database) -> None:
 def test_a_way_that_says_something_else_is_noticed(assert_killed: Callable[..., None], mutation: Edit) -> None:
     """By one of the calls."""
     assert_killed(check_both_ways_are_one, mutation)
+
+
+BLANK = ["\u2003", "\u3000\u2003", "\u2003 "]
+
+
+def check_no_name_is_blank(db: Database) -> None:
+    """Either way refuses a name that has nothing but space in it, as the locale of the database knows space."""
+    for name in ("tenant", "task", "queue"):
+        for blank in BLANK:
+            job = {"tenant": "a", "task": "t", name: blank}
+            for call in (one, lambda session, job: many(session, [job])):
+                with pytest.raises(psycopg.errors.InvalidParameterValue):
+                    call(db, job)
+    assert db.rows("select from fairq.jobs") == []
+
+
+@pytest.fixture
+def elsewhere(databases: Databases) -> Iterator[Database]:
+    """A database whose locale knows of more space than that of ASCII."""
+    with databases.empty("C.UTF-8") as dsn:
+        with_schema(dsn)
+        with Database(dsn) as db:
+            assert db.value("select %s !~ '[^[:space:]]'", BLANK[1])
+            yield db
+
+
+def test_no_name_is_blank(elsewhere: Database) -> None:
+    """Of whatever space."""
+    check_no_name_is_blank(elsewhere)
+
+
+@pytest.mark.once
+@pytest.mark.parametrize(
+    "mutation",
+    [
+        Edit("enqueue_job", "greatest(p_queue collate \"C\", p_tenant, p_task) <= '~'", "true"),
+        Edit("_enqueue_plain_jobs", "jj.tenant <= '~' collate \"C\"", "true"),
+    ],
+    ids=str,
+)
+def test_a_blank_name_that_is_let_in_is_noticed(elsewhere: Database, mutation: Edit) -> None:
+    """By either way."""
+    mutation(elsewhere)
+    with pytest.raises(pytest.fail.Exception):
+        check_no_name_is_blank(elsewhere)

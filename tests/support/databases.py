@@ -81,9 +81,9 @@ class Databases:
         return Database(self.server.dsn(name))
 
     @contextmanager
-    def empty(self) -> Iterator[str]:
+    def empty(self, locale: str = "C") -> Iterator[str]:
         """The conninfo of a database without anything in it."""
-        name = self._create(from_template="template0")
+        name = self._create(from_template="template0", locale=locale)
         try:
             yield self.server.dsn(name)
         finally:
@@ -102,10 +102,10 @@ class Databases:
             self._templates[build] = name
         return self._templates[build]
 
-    def _create(self, from_template: str) -> str:
+    def _create(self, from_template: str, locale: str = "C") -> str:
         name = f"fairq_t{os.getpid()}_{next(_numbers)}"
-        command = sql.SQL("create database {} template {} strategy file_copy")
-        self._admin(command.format(sql.Identifier(name), sql.Identifier(from_template)))
+        command = sql.SQL("create database {} template {} strategy file_copy locale {}")
+        self._admin(command.format(sql.Identifier(name), sql.Identifier(from_template), sql.Literal(locale)))
         self._living.add(name)
         return name
 
