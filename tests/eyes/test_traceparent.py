@@ -30,7 +30,6 @@ def test_a_trace_is_kept_wherever_its_job_goes(db: Database) -> None:
         Edit("_insert_jobs", "u.traceparent", "null"),
         Edit("_lease", "j.created_at, j.traceparent\n        into", "j.created_at, null\n        into"),
         Edit("_lease", "j.created_at, j.traceparent\n        )", "j.created_at, null\n        )"),
-        Edit("claim_jobs", "c.traceparent", "null::text"),
         Edit("_complete_one", "v_job.traceparent", "null"),
         Edit("_finish", "v_job.traceparent", "null"),
         Edit("_complete", "g.traceparent", "null"),
