@@ -8,6 +8,7 @@ from datetime import datetime, timedelta
 from functools import partial
 from typing import TYPE_CHECKING
 
+import psycopg
 import pytest
 
 from tests.support import wait_until
@@ -335,6 +336,30 @@ def check_a_job_put_off_is_not_leased(db: Database) -> None:
 def test_a_job_put_off_is_not_leased(db: Database) -> None:
     """Rescheduled or cancelled after the lease's statement has begun, before it has locked the row."""
     check_a_job_put_off_is_not_leased(db)
+
+
+@check
+def check_however_many_end_between_two_looks(db: Database) -> None:
+    """A step that hears of thousands of ends learns from them what one of a hundred would."""
+    db.given_jobs("a", 6_010)
+    crew = [db.claim(1_000, lease=timedelta(hours=1)) for _ in range(6)]
+    for jobs in crew:
+        db.execute("update fairq.leases set started_at = started_at - interval '10 minutes'")
+        db.complete_all(jobs)
+    try:
+        assert len(db.claim(1)) == 1
+    except psycopg.errors.DataException as error:
+        msg = f"the queue has stopped: {error}"
+        raise AssertionError(msg) from error
+    # from one to six times ten minutes
+    assert db.value("select f.estimate / 60000 between 30 and 40 from fairq.flows as f")
+    assert db.value("select t.mean / 60000 between 30 and 40 from fairq.ticks as t")
+    assert_agrees_after_look(db)
+
+
+def test_however_many_end_between_two_looks(db: Database) -> None:
+    """More than there are powers of 7/8."""
+    check_however_many_end_between_two_looks(db)
 
 
 @check

@@ -416,6 +416,10 @@ MUTANTS: dict[str, tuple[Callable[[Database], None], tuple[Callable[..., None], 
         )
         for verb in ("fail_jobs", "release_jobs", "renew_job_leases")
     },
+    "an average is moved on by more than it can bear": (
+        Edit("_average", "least(p_count, 1000)", "p_count"),
+        (look.check_however_many_end_between_two_looks,),
+    ),
     "half a completion may stay": (
         Edit("_complete", "coalesce(cardinality(v_done), 0) <> v_ended", "false"),
         (leases.check_nothing_stays_of_half_a_completion,),

@@ -256,7 +256,9 @@ create or replace function fairq.complete_jobs(p_job_ids bigint[], p_tokens uuid
     set enable_seqscan = off
     set enable_bitmapscan = off
     set enable_nestloop = off
+    set enable_hashjoin = on
     set enable_mergejoin = off
+    set jit = off
 as $fn$
 -- running -> succeeded; many at once
 --

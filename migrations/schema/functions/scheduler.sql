@@ -396,14 +396,15 @@ create or replace function fairq._average(p_was double precision, p_sum numeric,
     immutable
     set search_path = pg_catalog, pg_temp
 as $fn$
--- A moving average of weight 1/8, moved on by p_count values whose sum is p_sum, as if each were their mean.
+-- A moving average of weight 1/8, moved on by p_count values whose sum is p_sum, as if each were their mean. After a
+-- thousand nothing is left of what was; after some more what is left is a number that PostgreSQL refuses (22003).
 begin
     if coalesce(p_count, 0) = 0 then
         return p_was;
     end if;
     return coalesce(
         p_sum::double precision / p_count
-        + (p_was - p_sum::double precision / p_count) * power(0.875::double precision, p_count::double precision),
+        + (p_was - p_sum::double precision / p_count) * power(0.875::double precision, least(p_count, 1000)::double precision),
         p_sum::double precision / p_count
     );
 end
