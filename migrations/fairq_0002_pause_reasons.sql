@@ -2354,8 +2354,8 @@ begin
     -- As in _check_job:
     v_is_plain := p_run_at is null and p_delay is null and p_key is null and p_key_ttl is null
         and jsonb_typeof(p_payload) = 'object' and p_priority in (0, 1, 2, 3) and p_cost > 0 and p_cost <= 1000000;
-    -- as in _check_name, of all names at once: the first character, if it is one of ASCII, says that none is blank; with
-    -- a null among them the last line is not true, which greatest and least do not see
+    -- as in _check_name, of all names at once: the first character, if it is one of ASCII, says that none is blank;
+    -- with a null among them the last line is not true, which greatest and least do not see
     if (
         p_max_attempts is null and p_traceparent is null
         and greatest(octet_length(p_queue), octet_length(p_tenant), octet_length(p_task)) <= 200
@@ -3084,7 +3084,8 @@ begin
     end if;
     return coalesce(
         p_sum::double precision / p_count
-        + (p_was - p_sum::double precision / p_count) * power(0.875::double precision, least(p_count, 1000)::double precision),
+        + (p_was - p_sum::double precision / p_count)
+        * power(0.875::double precision, least(p_count, 1000)::double precision),
         p_sum::double precision / p_count
     );
 end
@@ -3858,8 +3859,8 @@ create or replace function fairq._charge(
     set search_path = pg_catalog, pg_temp
 as $fn$
 -- Moves each picked flow past its jobs: charged, counted, its heads at the next one. A flow found empty only loses its
--- heads. And writes the flows that only the news have touched, which keep theirs, and their counters: what is put back is
--- taken off the minute it was counted in. Returns the tick, with what runs and who is backlogged counted anew.
+-- heads. And writes the flows that only the news have touched, which keep theirs, and their counters: what is put back
+-- is taken off the minute it was counted in. Returns the tick, with what runs and who is backlogged counted anew.
 --
 -- By its place in the table: under the queue's lock a flow stays where it was read.
 -- Long:   one update: a second one of the same row would cost its indexes twice, and one of another row what it takes
@@ -6302,8 +6303,8 @@ grant execute on function fairq.reconcile(text, integer) to fairq_operator, fair
 --
 -- _is_plain: enqueue_job and enqueue_jobs by _check_job. _take_ready: claim_jobs and _dispatch. _room: _dispatch.
 -- Nothing of this version calls them; the next one drops them. The p_result of _finish is of that kind, too
--- (_complete_one), the p_by_time of _make_ready (_dispatch), and the p_spent of _write_touched and is_touched of what is
--- spent (_charge).
+-- (_complete_one), the p_by_time of _make_ready (_dispatch), and the p_spent of _write_touched and the is_touched of
+-- what is spent (_charge).
 
 create or replace function fairq._is_plain(p_job fairq.new_job, p_settings fairq.queues)
     returns boolean

@@ -75,7 +75,8 @@ def check_a_great_batch_is_completed_in_a_line(db: Database) -> None:
     db.given_jobs("a", 500)
     # whatever somebody has set, for this session or for all
     for hash_joins in ("on", "off"):
-        session = db.session(options=f"-c enable_hashjoin={hash_joins}")
+        session = db.session()
+        session.execute(f"set enable_hashjoin = {hash_joins}")
         most = {}
         for size in (50, 200):
             jobs = session.claim(size, lease=LONG)

@@ -237,8 +237,8 @@ begin
     -- As in _check_job:
     v_is_plain := p_run_at is null and p_delay is null and p_key is null and p_key_ttl is null
         and jsonb_typeof(p_payload) = 'object' and p_priority in (0, 1, 2, 3) and p_cost > 0 and p_cost <= 1000000;
-    -- as in _check_name, of all names at once: the first character, if it is one of ASCII, says that none is blank; with
-    -- a null among them the last line is not true, which greatest and least do not see
+    -- as in _check_name, of all names at once: the first character, if it is one of ASCII, says that none is blank;
+    -- with a null among them the last line is not true, which greatest and least do not see
     if (
         p_max_attempts is null and p_traceparent is null
         and greatest(octet_length(p_queue), octet_length(p_tenant), octet_length(p_task)) <= 200

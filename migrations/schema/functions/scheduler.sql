@@ -404,7 +404,8 @@ begin
     end if;
     return coalesce(
         p_sum::double precision / p_count
-        + (p_was - p_sum::double precision / p_count) * power(0.875::double precision, least(p_count, 1000)::double precision),
+        + (p_was - p_sum::double precision / p_count)
+        * power(0.875::double precision, least(p_count, 1000)::double precision),
         p_sum::double precision / p_count
     );
 end
@@ -1178,8 +1179,8 @@ create or replace function fairq._charge(
     set search_path = pg_catalog, pg_temp
 as $fn$
 -- Moves each picked flow past its jobs: charged, counted, its heads at the next one. A flow found empty only loses its
--- heads. And writes the flows that only the news have touched, which keep theirs, and their counters: what is put back is
--- taken off the minute it was counted in. Returns the tick, with what runs and who is backlogged counted anew.
+-- heads. And writes the flows that only the news have touched, which keep theirs, and their counters: what is put back
+-- is taken off the minute it was counted in. Returns the tick, with what runs and who is backlogged counted anew.
 --
 -- By its place in the table: under the queue's lock a flow stays where it was read.
 -- Long:   one update: a second one of the same row would cost its indexes twice, and one of another row what it takes

@@ -3,8 +3,8 @@
 --
 -- _is_plain: enqueue_job and enqueue_jobs by _check_job. _take_ready: claim_jobs and _dispatch. _room: _dispatch.
 -- Nothing of this version calls them; the next one drops them. The p_result of _finish is of that kind, too
--- (_complete_one), the p_by_time of _make_ready (_dispatch), and the p_spent of _write_touched and is_touched of what is
--- spent (_charge).
+-- (_complete_one), the p_by_time of _make_ready (_dispatch), and the p_spent of _write_touched and the is_touched of
+-- what is spent (_charge).
 
 create or replace function fairq._is_plain(p_job fairq.new_job, p_settings fairq.queues)
     returns boolean
