@@ -224,7 +224,7 @@ MUTANTS: list[tuple[Callable[[Database], None], Edit | Both]] = [
     (traces, Edit("_pick", "least((f.flow).price, p_longest)", "(f.flow).price")),
     # charging: the first estimate of a tenant is not the queue's mean; averages forget nothing
     (traces, Edit("_open_flows", "coalesce(p_tick.mean, 1000)", "1000")),
-    (traces, Edit("_average", "power(0.875::double precision, p_count::double precision)", "0.5")),
+    (traces, Edit("_average", "power(0.875::double precision, least(p_count, 1000)::double precision)", "0.5")),
     (traces, Edit("_catch_up", "v_caught.tick := fairq._averaged(v_caught.tick, v_endings);", "null;")),
     # charging: a change of it is not noticed by the flows there are
     (
