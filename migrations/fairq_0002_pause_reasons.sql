@@ -3518,26 +3518,18 @@ begin
                 case when count(*) over () = p_wide then (max(f.vtime) over () - f.vtime) / f.step + 1 end
             )::integer as depth
         from open as f
-    ), head as materialized (
-        -- what is compared comes first and is never null: there it is found fastest
+    ), read as materialized (
         select
-            f.vtime + (h.nth - 1) * f.step as tag, f.charge,
-            case when h.nth > 1 then -f.step else -9223372036854775808 end as again, coalesce(h.nth, 0) as nth, f.place,
+            f.*, h.job_rows, h.job_ids, h.priorities, h.run_ats, h.costs, coalesce(cardinality(h.job_ids), 0) as found,
             case
-                when h.nth = f.depth and h.nth < f.room and h.next_job_id is not null then f.vtime + h.nth * f.step
+                when cardinality(h.job_ids) > f.depth and f.depth < f.room then f.vtime + f.depth * f.step
                 else 9223372036854775807
-            end as next_tag,
-            case
-                when p_by_cost then greatest(1, round(h.cost * 1000 * 2520 / (f.flow).weight))::bigint else f.step
-            end as costs,
-            case when p_by_cost then greatest(1, round(h.cost * 1000))::bigint else f.paid end as price,
-            f.row_id, f.is_touched, f.flow, h.job_row, h.job_id, h.next_priority, h.next_run_at, h.next_job_id
+            end as next_tag
         from flow as f
-        left join lateral (
+        cross join lateral (
             select
-                q.job_row, q.job_id, q.cost, row_number() over ()::integer as nth,
-                lead(q.priority) over () as next_priority, lead(q.run_at) over () as next_run_at,
-                lead(q.job_id) over () as next_job_id
+                array_agg(q.job_row) as job_rows, array_agg(q.job_id) as job_ids, array_agg(q.priority) as priorities,
+                array_agg(q.run_at) as run_ats, array_agg(q.cost) filter (where p_by_cost) as costs
             from (
                 -- class by class in order, each from its head: the order of the index, with nothing to sort
                 select j.*
@@ -3560,13 +3552,29 @@ begin
                 where c.job_id is not null
                 limit f.depth + 1
             ) as q
-        ) as h on h.nth <= f.depth
+        ) as h
+    ), head as (
+        -- what is compared comes first and is never null: there it is found fastest
+        select
+            n.vtime + (n.nth - 1) * n.step as tag, n.charge,
+            case when n.nth > 1 then -n.step else -9223372036854775808 end as again, n.nth, n.place, n.job_row,
+            n.job_id, n.tenant, n.epoch, n.weight,
+            case when p_by_cost then greatest(1, round(n.cost * 1000 * 2520 / n.weight))::bigint else n.step end as costs,
+            case when p_by_cost then greatest(1, round(n.cost * 1000))::bigint else n.paid end as price
+        from (
+            select
+                r.place, r.tenant, r.vtime, r.charge, r.step, r.paid, r.depth, (r.flow).epoch, (r.flow).weight,
+                generate_series(1, r.found) as nth, unnest(r.job_rows) as job_row, unnest(r.job_ids) as job_id,
+                unnest(r.costs) as cost
+            from read as r
+        ) as n
+        where n.nth <= n.depth
     ), chosen as materialized (
         select
             h.*,
             row_number() over (order by h.tag, h.charge, h.again, h.nth, h.place)::integer as turn
         from head as h
-        where h.nth > 0 and h.tag < (select min(x.next_tag) from head as x)
+        where h.tag < (select min(r.next_tag) from read as r)
           -- flows that were not read wait behind the last one that was: its first job may go, and what goes before it
           and (
               h.nth = 1
@@ -3577,25 +3585,29 @@ begin
         order by h.tag, h.charge, h.again, h.nth, h.place
         limit p_want
     ), spent as (
-        -- the last job of each flow says it all: the jobs of a pass cost a flow the same
+        -- the jobs of a pass cost a flow the same
         select
-            c.row_id, c.is_touched, c.flow, c.nth as took, c.nth * c.costs as charge, c.nth * c.price as price, c.turn,
-            c.next_priority, c.next_run_at, c.next_job_id
-        from chosen as c
-        -- of which the next one is not chosen; an array is taken for small whatever the statistics, so this is hashed
-        where (
-            c.next_job_id in (select x.job_id from unnest(array(select cc.job_id from chosen as cc)) as x(job_id))
-        ) is not true
-        union all
-        select h.row_id, h.is_touched, h.flow, 0, 0, 0, null, null, null, null from head as h where h.nth = 0
+            r.row_id, r.is_touched, r.flow, coalesce(c.took, 0) as took, coalesce(c.charge, 0) as charge,
+            coalesce(c.price, 0) as price, c.turn, r.priorities[c.took + 1] as next_priority,
+            r.run_ats[c.took + 1] as next_run_at, r.job_ids[c.took + 1] as next_job_id
+        from read as r
+        -- each has its flow; but a full join is never turned into a loop, whatever the statistics
+        full join (
+            select
+                cc.place, max(cc.nth) as took, max(cc.nth) * max(cc.costs) as charge,
+                max(cc.nth) * max(cc.price) as price, max(cc.turn) as turn
+            from chosen as cc
+            group by cc.place
+        ) as c on c.place = r.place
+        where c.took > 0 or r.found = 0
     )
     select
         (
             -- they come as they were chosen
             select array_agg(
                 row(
-                    c.turn, c.job_row, (c.flow).tenant, c.job_id, case when p_longest is not null then c.price end,
-                    (c.flow).epoch, case when p_longest is not null then (c.flow).weight end, c.costs
+                    c.turn, c.job_row, c.tenant, c.job_id, case when p_longest is not null then c.price end, c.epoch,
+                    case when p_longest is not null then c.weight end, c.costs
                 )::fairq.pick
             )
             from chosen as c
@@ -4568,9 +4580,9 @@ as $fn$
 -- Fair:   they are charged and counted already. Of a queue that is paused none is taken, nor any beside those of a
 --         tenant that is.
 -- More:   the numbers of a pass end at 1,000 (see _dispatch): each says how many were to come behind it. In the last
---         quarter of what a queue reads ahead up to four of them have more picked. Where some of an earlier pass are
---         left, since their tenant is paused or who takes them is slow, nobody has: a step that picks anew puts back
---         what it can. A queue that reads less than four ahead picks when all is taken.
+--         quarter of what a queue reads ahead up to four of them try to have more picked, until there is a later pass.
+--         Where some of an earlier one are left, since their tenant is paused or who takes them is slow, nobody does: a
+--         step that picks anew puts back what it can. A queue that reads less than four ahead picks when all is taken.
 -- Two questions, and neither waits. Between them the floor may move on, past what is taken: what is found then was
 -- picked later still. A pause that comes between them came while this claim was made.
 -- Long:   both questions stand in full, and call nothing: every claim asks the first.
@@ -4684,6 +4696,10 @@ begin
             where s.queue = p_queue and not exists (
                 select from fairq.ready_picks as r
                 where r.queue = p_queue and r.dispatch >= v_floor and r.dispatch < v_dispatch - v_dispatch % 1024
+            ) and not exists (
+                -- somebody has had more picked
+                select from fairq.ready_picks as r
+                where r.queue = p_queue and r.dispatch >= v_dispatch - v_dispatch % 1024 + 1024
             )
             for update skip locked;
             if found then
@@ -5012,12 +5028,14 @@ begin
     ), kept as (
         insert into fairq.finished_jobs (
             job_id, queue, tenant, task, payload, priority, state, attempts, max_attempts, run_at, cost, operation_key,
-            traceparent, last_error, created_at, started_at, finished_at, lease_owner, token_hash, result
+            traceparent, last_error, created_at, started_at, finished_at, lease_owner, token_hash, result, slot
         )
         select
             g.job_id, g.queue, g.tenant, g.task, g.payload, g.priority, 'succeeded', t.attempt, g.max_attempts,
             g.run_at, g.cost, g.operation_key, g.traceparent, g.last_error, g.created_at, t.started_at, t.now_held,
-            t.lease_owner, sha256(uuid_send(t.lease_token)), p_results[t.at]
+            t.lease_owner, sha256(uuid_send(t.lease_token)), p_results[t.at],
+            -- as the column's default, which would be asked for with each row
+            (select coalesce(pg_sequence_last_value('fairq.slot_seq'::regclass) % 4, 0)::smallint)
         from gone as g
         join taken as t on t.job_id = g.job_id
     )

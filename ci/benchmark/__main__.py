@@ -54,6 +54,7 @@ WORKLOADS: dict[str, Callable[[Bench], list[Row]]] = {
 }
 SHOWN = (
     "server_version",
+    "ssl_library",
     "shared_buffers",
     "max_wal_size",
     "fsync",
@@ -87,9 +88,14 @@ def measure(options: argparse.Namespace) -> None:
     options.out.mkdir(parents=True, exist_ok=True)
     file = options.out / "results.json"
     results: dict[str, Any] = json.loads(file.read_text("utf-8")) if file.exists() else {"runs": {}}
-    with temporary_server(SETTINGS, options.data) as dsn:
+    with temporary_server(SETTINGS, options.data, options.bindir) as dsn:
         bench = Bench(
-            dsn, queues, sizes, perf=options.perf and counts_instructions(), say=lambda line: print(line, flush=True)
+            dsn,
+            queues,
+            sizes,
+            perf=options.perf and counts_instructions(),
+            say=lambda line: print(line, flush=True),
+            binaries=options.bindir,
         )
         results["setup"] = setup(dsn)
         results["queues"] = results.get("queues", {}) | {
@@ -165,6 +171,14 @@ def _words(known: Sequence[str]) -> Callable[[str], list[str]]:
     return read
 
 
+def _programs(text: str) -> Path:
+    folder = Path(text).resolve()
+    if not (folder / "initdb").exists():
+        message = f"no initdb in {folder}"
+        raise argparse.ArgumentTypeError(message)
+    return folder
+
+
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="ci/bench", description="Measures fairq beside other queues, on a PostgreSQL server of its own."
@@ -188,6 +202,7 @@ def _parser() -> argparse.ArgumentParser:
     add(
         "--data", type=Path, metavar="DIR", help="where the server's data goes (default: the system's temporary folder)"
     )
+    add("--bindir", type=_programs, metavar="DIR", help="the server's programs (default: those of the demo's wheel)")
     add("--no-perf", dest="perf", action="store_false", help="count no instructions")
     add(
         "--publish", type=Path, metavar="DIR", help="measure nothing: write the results in DIR into docs/performance.md"

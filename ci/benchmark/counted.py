@@ -39,6 +39,8 @@ WARM = 8
 CLOCK = "+0 x0.01"
 MARK = "select pg_sleep(0)"
 VERBS = ("enqueue", "claim", "complete")
+# Claims that are not completed yet, as with so many workers: what a queue passes by is counted, and no more of it.
+IN_FLIGHT = 4
 
 
 def instructions(bench: Bench) -> list[Row]:
@@ -47,9 +49,9 @@ def instructions(bench: Bench) -> list[Row]:
         message = "what counts instructions is not here: run `ci/fetch counter`"
         raise BenchError(message)
     counted = bench.sizes.counted
-    queues = bench.present("fairq", "fairq-ahead", "pgmq")
+    queues = bench.present("fairq", "fairq-ahead", "toy-kept", "pgmq", "pgmq-archive")
     rows: list[Row] = []
-    with temporary_cluster() as cluster:
+    with temporary_cluster(binaries=bench.binaries) as cluster:
         with cluster.serving(SETTINGS) as dsn, psycopg.connect(dsn, autocommit=True) as connection:
             connection.execute(f"create role {LOGIN} login".encode())
             for queue in queues:
@@ -60,7 +62,9 @@ def instructions(bench: Bench) -> list[Row]:
                 for batch, jobs in counted.items()
             }
         for batch, jobs in counted.items():
-            found = {queue.name: _count(cluster, queue.name, said[queue.name, batch]) for queue in queues}
+            found = {
+                queue.name: _count(cluster, queue.name, said[queue.name, batch], jobs // batch) for queue in queues
+            }
             for row in found.values():
                 row |= {"batch": batch, **{verb: round(row[verb] / jobs) for verb in VERBS}}
                 row["all"] = row["claim"] + row["complete"]
@@ -92,7 +96,7 @@ def _fill(dsn: str, connection: psycopg.Connection[Any], queue: Queue, jobs: int
         inside.execute("vacuum analyze")
 
 
-def _count(cluster: Cluster, name: str, said: Sequence[str]) -> Row:
+def _count(cluster: Cluster, name: str, said: Sequence[str], calls: int) -> Row:
     """Run a session on a copy of the data; its counts are written, and begun anew, at each mark."""
     work, counts = cluster.home / "work", cluster.home / "counts"
     cluster.run(["rm", "-rf", work, *cluster.home.glob("counts*")])
@@ -108,9 +112,22 @@ def _count(cluster: Cluster, name: str, said: Sequence[str]) -> Row:
     if "ERROR:" in answer:
         message = f"{name} under valgrind: {answer[answer.index('ERROR:') :].splitlines()[0]}"
         raise BenchError(message)
+    spent = dict.fromkeys(("nothing", *VERBS), 0)
     # the first part is what came before the first mark
-    nothing, *spent = (_total(Path(f"{counts}.{part}")) for part in range(2, 3 + len(VERBS)))
-    return {"queue": name, **{verb: each - nothing for verb, each in zip(VERBS, spent, strict=True)}}
+    for part, (verb, _) in enumerate(_rounds(calls), 2):
+        spent[verb] += _total(Path(f"{counts}.{part}"))
+    return {"queue": name, **{verb: spent[verb] - spent["nothing"] for verb in VERBS}}
+
+
+def _rounds(calls: int) -> list[tuple[str, range]]:
+    """Say which calls are made between two marks."""
+    groups = [range(at, min(calls, at + IN_FLIGHT)) for at in range(0, calls, IN_FLIGHT)]
+    return [
+        (verb, group)
+        for verbs in (("nothing", "enqueue"), ("claim", "complete"))
+        for group in groups
+        for verb in verbs
+    ]
 
 
 def _total(counts: Path) -> int:
@@ -119,16 +136,17 @@ def _total(counts: Path) -> int:
 
 
 def _session(connection: psycopg.Connection[Any], queue: Queue, batch: int, calls: int) -> list[str]:
-    """Write what the session says, line by line: nothing, enqueue, claim and complete, with a mark before each."""
+    """Write what the session says, line by line: nothing, enqueue, claim and complete, a mark before each of these."""
     warm = [f"execute {verb} ({calls + number})" for number in range(WARM) for verb in VERBS]
     counted = [
         line
-        for verb in ("nothing", *VERBS)
-        for line in (MARK, *(f"execute {verb} ({number})" for number in range(calls)))
+        for verb, group in _rounds(calls)
+        for line in (MARK, *(f"execute {verb} ({number})" for number in group))
     ]
     lines = [
         *SESSION,
         f"set session authorization {LOGIN}",
+        queue.hello,
         *_prepared(connection, queue, batch),
         *warm,
         *counted,

@@ -22,6 +22,7 @@ from benchmark.queues import (
     OPEN,
     PAYLOAD,
     TOY,
+    TOY_KEPT,
     Queue,
     payloads,
 )
@@ -135,7 +136,7 @@ PEERS = ("pgmq", "procrastinate")
 
 def known_queues(peers: Sequence[str], pgmq_git: Path | None) -> dict[str, Queue]:
     """Give the queues of a run: ours, the floor, and the peers asked for."""
-    queues = [FAIRQ, FAIRQ_AHEAD, FAIRQ_SYNC, FAIRQ_NOTIFY, FAIRQ_MIXED, TOY]
+    queues = [FAIRQ, FAIRQ_AHEAD, FAIRQ_SYNC, FAIRQ_NOTIFY, FAIRQ_MIXED, TOY, TOY_KEPT]
     for peer in peers:
         if peer == "procrastinate":
             queues.append(_procrastinate())

@@ -200,3 +200,68 @@ TOY = Queue(
     complete_many="delete /* complete */ from toy.jobs as j where j.id = any(%(ids)s::bigint[]) returning j.id",
     waiting="select count(*) from toy.jobs",
 )
+
+# --- toy-kept: the floor of what is leased by rows, and kept ----------------------------------------------------------
+
+_TOY_KEPT = """
+    create schema toy;
+    create table toy.jobs (id bigint generated always as identity primary key, payload jsonb not null);
+    create table toy.leases (
+        id bigint primary key, owner text not null, token uuid not null, started_at timestamptz not null,
+        expires_at timestamptz not null
+    );
+    create index on toy.leases (expires_at);
+    create table toy.finished (
+        id bigint primary key, payload jsonb not null, owner text not null, token uuid not null,
+        started_at timestamptz not null, finished_at timestamptz not null
+    );
+    create index on toy.finished (finished_at)
+"""
+# A lease that is there is nobody else's, whatever the snapshot says.
+_TOY_KEPT_CLAIM = """
+    with /* claim */ first as materialized (
+        select j.id, j.payload from toy.jobs as j
+        where not exists (select from toy.leases as l where l.id = j.id)
+        order by j.id limit %(limit)s::int
+        for update skip locked
+    ), leased as (
+        insert into toy.leases (id, owner, token, started_at, expires_at)
+        select f.id, %(owner)s::text, gen_random_uuid(), now(), now() + interval '30 seconds' from first as f
+        on conflict (id) do nothing
+        returning id, token
+    )
+    select l.id, l.token, f.payload from leased as l join first as f on f.id = l.id
+"""
+_TOY_KEPT_COMPLETE = """
+    with /* complete */ taken as (
+        delete from toy.leases as l
+        where l.id = any(%(ids)s::bigint[]) and l.token = any(%(tokens)s::uuid[]) and l.expires_at > clock_timestamp()
+        returning l.*
+    ), gone as (
+        delete from toy.jobs as j where j.id = any(array(select t.id from taken as t)) returning j.*
+    )
+    insert into toy.finished (id, payload, owner, token, started_at, finished_at)
+    select g.id, g.payload, t.owner, t.token, t.started_at, now() from gone as g join taken as t on t.id = g.id
+    returning id
+"""
+
+
+def _install_toy_kept(dsn: str) -> None:
+    with psycopg.connect(dsn, autocommit=True) as connection:
+        connection.execute(_TOY_KEPT)
+
+
+TOY_KEPT = replace(
+    TOY,
+    name="toy-kept",
+    about="as toy, but a lease is a row, with a token and a time to end, and what is done is kept: three statements",
+    install=_install_toy_kept,
+    # leases are none one moment and many the next
+    hello="select set_config('enable_seqscan', set_config('enable_bitmapscan', 'off', false), false)",
+    claim=_TOY_KEPT_CLAIM,
+    complete_one=_TOY_KEPT_COMPLETE.replace("= any(%(ids)s::bigint[])", "= %(id)s::bigint").replace(
+        "= any(%(tokens)s::uuid[])", "= %(token)s::uuid"
+    ),
+    complete_many=_TOY_KEPT_COMPLETE,
+    history=("finished",),
+)

@@ -19,6 +19,7 @@ from benchmark.workers import Task, drain
 if TYPE_CHECKING:
     from collections import Counter
     from collections.abc import Callable, Iterator, Mapping, Sequence
+    from pathlib import Path
 
     from benchmark.meters import Counters
     from benchmark.queues import Queue
@@ -57,6 +58,7 @@ class Bench:
     sizes: Sizes
     perf: bool
     say: Callable[[str], None]
+    binaries: Path | None = None
     _templates: set[str] = field(default_factory=set)
     _installed: dict[Callable[[str], None], str] = field(default_factory=dict)
 

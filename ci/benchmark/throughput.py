@@ -37,7 +37,7 @@ def claim(bench: Bench) -> list[Row]:
     rows = []
     for tenants in bench.sizes.tenants:
         for batch in (batch for batch in (1, 10, 100) if batch in bench.sizes.jobs):
-            queues = bench.present("fairq", "fairq-ahead", "fairq-sync", "toy", "pgmq")
+            queues = bench.present("fairq", "fairq-ahead", "fairq-sync", "toy", "toy-kept", "pgmq", "pgmq-archive")
             bench.say(f"  batch {batch}, {tenants} tenants")
             rows += in_turn(bench, {queue.name: partial(_claim, bench, queue, batch, tenants) for queue in queues})
     return rows

@@ -43,19 +43,21 @@ TRIES, BETWEEN_TRIES, PATIENCE = 300, 0.1, 10
 
 
 @contextlib.contextmanager
-def temporary_server(settings: Mapping[str, str] = SETTINGS, base: Path | None = None) -> Iterator[str]:
+def temporary_server(
+    settings: Mapping[str, str] = SETTINGS, base: Path | None = None, binaries: Path | None = None
+) -> Iterator[str]:
     """Start a server, give its conninfo, and leave neither process nor directory behind (in `base`, if given)."""
-    with temporary_cluster(base) as cluster, cluster.serving(settings) as dsn:
+    with temporary_cluster(base, binaries) as cluster, cluster.serving(settings) as dsn:
         yield dsn
 
 
 @contextlib.contextmanager
-def temporary_cluster(base: Path | None = None) -> Iterator[Cluster]:
-    """Make a cluster for a moment (in `base`, if given)."""
+def temporary_cluster(base: Path | None = None, binaries: Path | None = None) -> Iterator[Cluster]:
+    """Make a cluster for a moment (in `base`, if given), of the wheel's server or of other binaries."""
     user = _unprivileged_user()
     home = _home(user, base or Path(tempfile.gettempdir()))
     try:
-        cluster = Cluster(home, _binaries(home, user), user)
+        cluster = Cluster(home, binaries or _binaries(home, user), user)
         cluster.run([cluster.binaries / "initdb", "-D", cluster.data, *INITDB])
         yield cluster
     finally:

@@ -85,12 +85,14 @@ begin
     ), kept as (
         insert into fairq.finished_jobs (
             job_id, queue, tenant, task, payload, priority, state, attempts, max_attempts, run_at, cost, operation_key,
-            traceparent, last_error, created_at, started_at, finished_at, lease_owner, token_hash, result
+            traceparent, last_error, created_at, started_at, finished_at, lease_owner, token_hash, result, slot
         )
         select
             g.job_id, g.queue, g.tenant, g.task, g.payload, g.priority, 'succeeded', t.attempt, g.max_attempts,
             g.run_at, g.cost, g.operation_key, g.traceparent, g.last_error, g.created_at, t.started_at, t.now_held,
-            t.lease_owner, sha256(uuid_send(t.lease_token)), p_results[t.at]
+            t.lease_owner, sha256(uuid_send(t.lease_token)), p_results[t.at],
+            -- as the column's default, which would be asked for with each row
+            (select coalesce(pg_sequence_last_value('fairq.slot_seq'::regclass) % 4, 0)::smallint)
         from gone as g
         join taken as t on t.job_id = g.job_id
     )
