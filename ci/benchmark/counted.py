@@ -49,7 +49,7 @@ def instructions(bench: Bench) -> list[Row]:
         message = "what counts instructions is not here: run `ci/fetch counter`"
         raise BenchError(message)
     counted = bench.sizes.counted
-    queues = bench.present("fairq", "fairq-ahead", "toy-kept", "pgmq", "pgmq-archive")
+    queues = bench.present("fairq", "fairq-ahead", "pgmq", "pgmq-archive")
     rows: list[Row] = []
     with temporary_cluster(binaries=bench.binaries) as cluster:
         with cluster.serving(SETTINGS) as dsn, psycopg.connect(dsn, autocommit=True) as connection:

@@ -115,7 +115,7 @@ MUTANTS: list[tuple[Callable[[Database], None], Edit | Both]] = [
     # R7: a flow read to its depth does not bound the pass
     (
         scenario("08_a_heavy_tenant_fills_a_batch"),
-        Edit("_pick", "f.vtime + h.nth * f.step", "f.vtime + 1000 * h.nth * f.step"),
+        Edit("_pick", "f.vtime + f.depth * f.step", "f.vtime + 1000 * f.depth * f.step"),
     ),
     # R7: a flow that was not read does not bound it either
     (scenario("12_cancelled_tenants_hide_nobody"), Edit("_pick", "(select count(*) from flow) < p_wide", "true")),
@@ -240,7 +240,7 @@ MUTANTS: list[tuple[Callable[[Database], None], Edit | Both]] = [
             "when false then 0",
         ),
     ),
-    (traces, Edit("_pick", "when p_by_cost then greatest(1, round(h.cost * 1000 * 2520", "when false then (0 * (2520")),
+    (traces, Edit("_pick", "when p_by_cost then greatest(1, round(n.cost * 1000 * 2520", "when false then (0 * (2520")),
     # settled after the lift
     (
         traces,
