@@ -52,6 +52,8 @@ WORKLOADS: dict[str, Callable[[Bench], list[Row]]] = {
     "wal": throughput.wal,
     "growth": endurance.growth,
 }
+# What has no rounds: nothing is compared in time, or it takes its own.
+ONCE = {"profile", "instructions", "groups", "depth", "held"}
 SHOWN = (
     "server_version",
     "ssl_library",
@@ -104,7 +106,8 @@ def measure(options: argparse.Namespace) -> None:
         for name in options.only or everything():
             print(f"{time.strftime('%H:%M:%S')} {name}", flush=True)
             rows = WORKLOADS[name](bench)
-            results["runs"][name] = {"size": options.size, "rounds": sizes.rounds, "commit": commit(), "rows": rows}
+            rounds = 1 if name in ONCE else sizes.rounds
+            results["runs"][name] = {"size": options.size, "rounds": rounds, "commit": commit(), "rows": rows}
             results["runs"] = {name: results["runs"][name] for name in WORKLOADS if name in results["runs"]}
             file.write_text(json.dumps(results, indent=1) + "\n", "utf-8")
             print(report.block(results, name), flush=True)

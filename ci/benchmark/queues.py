@@ -116,7 +116,7 @@ FAIRQ = Queue(
     enqueue_many="select /* enqueue */ job_id from fairq.enqueue_jobs(%(jobs)s::jsonb)",
     pack=_pack_fairq,
     claim="""
-        select /* claim */ job_id, lease_token, payload from fairq.claim_jobs(
+        select /* claim */ job_id, lease_token::text, payload from fairq.claim_jobs(
             p_queue => 'bench', p_owner => %(owner)s, p_limit => %(limit)s::int, p_async_commit => true
         )
     """,

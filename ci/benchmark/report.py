@@ -131,7 +131,11 @@ def block(results: Mapping[str, Any], name: str) -> str:
         body = f"![buffers and CPU per job as one thing grows](performance.png)\n\n{body}"
     others = [row["foreign"] for row in run["rows"] if "foreign" in row]
     busy = f"; cores that others used: at most {max(others)}" if others else ""
-    return f"{body}\nSize `{run['size']}`, {run['rounds']} rounds, commit {run['commit']}{busy}.\n"
+    return f"{body}\nSize `{run['size']}`, {_many(run['rounds'], 'round')}, commit {run['commit']}{busy}.\n"
+
+
+def _many(count: int, thing: str) -> str:
+    return f"{count} {thing}{'' if count == 1 else 's'}"
 
 
 def table(heads: Sequence[str], rows: Any) -> str:  # noqa: ANN401 (an iterable of cells of any kind)

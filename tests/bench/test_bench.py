@@ -171,6 +171,31 @@ def test_a_queue_that_is_fast_and_wrong_has_no_result(claim: str, complete: str)
     assert "refused: toy: of " in done.stdout, done.stdout + done.stderr
 
 
+FAILING = """
+from dataclasses import replace
+from benchmark.counted import instructions
+from benchmark.errors import BenchError
+from benchmark.queues import TOY
+from benchmark.segments import Bench
+from benchmark.sizes import SMOKE
+
+queue = replace(TOY, name="pgmq", enqueue_one="select 1 / 0", enqueue_many="select 1 / 0", claim="select 1, 2, 3")
+queue = replace(queue, complete_one="select 1", complete_many="select 1")
+try:
+    instructions(Bench("", {"pgmq": queue}, SMOKE, perf=False, say=print))
+except BenchError as error:
+    print("refused:", error)
+"""
+
+
+def test_what_fails_has_no_count() -> None:
+    """In single-user mode a statement that fails costs little, and nobody is told of it."""
+    done = subprocess.run(
+        [sys.executable, "-c", FAILING], cwd=ROOT / "ci", capture_output=True, text=True, check=True, timeout=LIMIT
+    )
+    assert "refused: pgmq under valgrind: ERROR:  division by zero" in done.stdout, done.stdout + done.stderr
+
+
 @pytest.mark.parametrize(
     ("options", "said"),
     [
