@@ -211,6 +211,7 @@ class Outcome:
             "jobs": jobs,
             "jobs_s": round(jobs / last),
             "cpu_us": round(spent.cpu / jobs * 1e6, 1),
+            "client_us": round(sum(tally.cpu for tally in self.tallies) / jobs * 1e6, 1),
             "instructions": self.instructions and round(self.instructions / jobs),
             "wal_bytes": round(spent.wal / jobs),
             "fpi": round(spent.fpi / jobs, 4),
