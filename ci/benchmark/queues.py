@@ -232,13 +232,17 @@ _TOY_KEPT_CLAIM = """
     )
     select l.id, l.token, f.payload from leased as l join first as f on f.id = l.id
 """
+# The job's row before the lease's, as in the claim: or each might wait for the other.
 _TOY_KEPT_COMPLETE = """
-    with /* complete */ taken as (
-        delete from toy.leases as l
-        where l.id = any(%(ids)s::bigint[]) and l.token = any(%(tokens)s::uuid[]) and l.expires_at > clock_timestamp()
-        returning l.*
-    ), gone as (
-        delete from toy.jobs as j where j.id = any(array(select t.id from taken as t)) returning j.*
+    with /* complete */ gone as (
+        delete from toy.jobs as j
+        where j.id = any(%(ids)s::bigint[]) and exists (
+            select from toy.leases as l
+            where l.id = j.id and l.token = any(%(tokens)s::uuid[]) and l.expires_at > clock_timestamp()
+        )
+        returning j.*
+    ), taken as (
+        delete from toy.leases as l where l.id = any(array(select g.id from gone as g)) returning l.*
     )
     insert into toy.finished (id, payload, owner, token, started_at, finished_at)
     select g.id, g.payload, t.owner, t.token, t.started_at, now() from gone as g join taken as t on t.id = g.id
