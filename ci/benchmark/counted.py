@@ -123,10 +123,7 @@ def _rounds(calls: int) -> list[tuple[str, range]]:
     """Say which calls are made between two marks."""
     groups = [range(at, min(calls, at + IN_FLIGHT)) for at in range(0, calls, IN_FLIGHT)]
     return [
-        (verb, group)
-        for verbs in (("nothing", "enqueue"), ("claim", "complete"))
-        for group in groups
-        for verb in verbs
+        (verb, group) for verbs in (("nothing", "enqueue"), ("claim", "complete")) for group in groups for verb in verbs
     ]
 
 
@@ -139,9 +136,7 @@ def _session(connection: psycopg.Connection[Any], queue: Queue, batch: int, call
     """Write what the session says, line by line: nothing, enqueue, claim and complete, a mark before each of these."""
     warm = [f"execute {verb} ({calls + number})" for number in range(WARM) for verb in VERBS]
     counted = [
-        line
-        for verb, group in _rounds(calls)
-        for line in (MARK, *(f"execute {verb} ({number})" for number in group))
+        line for verb, group in _rounds(calls) for line in (MARK, *(f"execute {verb} ({number})" for number in group))
     ]
     lines = [
         *SESSION,

@@ -16,7 +16,13 @@ BLOCK = re.compile(r"(?P<open><!-- bench: (?P<name>[\w-]+) -->\n).*?(?P<close><!
 NOT_MEASURED = "Not measured yet.\n"
 
 # What the columns of each table are called, by the key in the results. A heading is short; the page explains it.
-SPEED = {"jobs_s": "jobs/s", "cpu_us": "CPU µs", "client_us": "client CPU µs", "instructions": "instructions", "wal_bytes": "WAL bytes"}
+SPEED = {
+    "jobs_s": "jobs/s",
+    "cpu_us": "CPU µs",
+    "client_us": "client CPU µs",
+    "instructions": "instructions",
+    "wal_bytes": "WAL bytes",
+}
 BUFFERS = {"claim_buffers": "buffers, claim", "complete_buffers": "buffers, complete"}
 RATIOS = {
     "cpu_us_ratio": "CPU ratio",

@@ -41,8 +41,7 @@ class Ahead(Oracle):
 
     def take(self) -> list[int]:
         """
-        Claim one job, and pick AHEAD more when none is ready; what is missing when a quarter or less is left of a pass,
-        and no later one has been made.
+        Claim one job, and pick AHEAD more when none is ready; of the last quarter of a pass, once, what is missing.
         """
         if not self.ready:
             self.pick(1 + AHEAD)

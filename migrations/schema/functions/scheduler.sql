@@ -765,8 +765,9 @@ as $fn$
 -- place:  of the flow in pick order. It breaks the last ties, by who was served longest ago and by name: flows that are
 --         equal in all that is compared before it are so in vtime and charge.
 -- again:  less the step, of a job that is not the first of its flow; else the least there is.
--- next_tag: beside the last job that is read of a flow, the tag of the one after it, if that may start; else the
---         greatest there is.
+-- read:   a flow, and its jobs in arrays: in rows, each would have the flow with it, and its neighbour looked for.
+-- next_tag: of a flow with more jobs than were to be read, the tag of the next one, if that may start; else the greatest
+--         there is.
 -- Long:   one statement, from the flows to the jobs in turn: between two, what a job or a flow is could change. Split
 --         into functions it was started three times.
 -- Index:  flows_pick_idx from the floor, or flows_key_idx for the tenants named; jobs_claim_idx from each flow's heads;
