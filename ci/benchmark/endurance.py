@@ -121,12 +121,15 @@ def _held(bench: Bench, queue: Queue, seconds: float, step: float) -> list[Row]:
                 time.sleep(max(0.0, start + number * step - time.monotonic()))
                 after, now = meter.read(), crew.consumed
                 spent, jobs = after - before, max(1, now - consumed)
+                claims = max(1, spent.claims)
                 rows.append(
                     {
                         "queue": queue.name,
                         "until": round(number * step, 1),
                         "jobs_s": round(jobs / spent.seconds),
                         "cpu_us": round(spent.cpu / jobs * 1e6, 1),
+                        "claimed": round(jobs / claims, 1),
+                        "call_buffers": round(spent.claim_buffers / claims, 1),
                         "claim_buffers": round(spent.claim_buffers / jobs, 2),
                         "complete_buffers": round(spent.complete_buffers / jobs, 2),
                     }
@@ -137,7 +140,7 @@ def _held(bench: Bench, queue: Queue, seconds: float, step: float) -> list[Row]:
         holder.rollback()
         # a job that failed, or whose lease ran out, is claimed again
         database.check(tallies, once=not mixed)
-    for key in ("jobs_s", "cpu_us", "claim_buffers"):
+    for key in ("jobs_s", "cpu_us", "call_buffers"):
         rows[-1][f"{key}_ratio"] = round(rows[-1][key] / rows[0][key], 2) if rows[0][key] else None
     return rows
 
