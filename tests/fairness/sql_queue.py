@@ -18,7 +18,7 @@ LEASE = "10 minutes"  # longer than any test
 # The simulated clock starts beyond the real one: whatever the real clock judges is in order.
 START = datetime(2100, 1, 1, tzinfo=timezone.utc)
 
-# What claim_jobs() and the others set for the steps they call; here some steps are called directly.
+# What claim_jobs() sets for the steps it calls; here some steps are called directly.
 PLANNER = """
     set plan_cache_mode = force_generic_plan;
     set enable_seqscan = off;
