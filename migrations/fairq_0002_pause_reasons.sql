@@ -4885,6 +4885,7 @@ declare
     v_claimed fairq.claimed_job[];
     v_job     fairq.claimed_job;
 begin
+    -- as in _check_claim, which says what is wrong: most claims need no more than this one expression
     if p_lease is not null or (
         octet_length(p_queue) <= 200 and p_queue not in ('*', '@own')
         and (p_queue >= '!' collate "C" and p_queue <= '~' collate "C" or p_queue ~ '[^[:space:]]')

@@ -192,21 +192,29 @@ def _parser() -> argparse.ArgumentParser:
     git = os.environ.get("FAIRQ_PGMQ_GIT")
     add("--pgmq-git", type=Path, default=git and Path(git), metavar="DIR", help="pgmq's repository (or FAIRQ_PGMQ_GIT)")
     add(
-        "--size", choices=SIZES, default="quick", help="quick (default): minutes; full: ten times as much of everything"
+        "--size",
+        choices=SIZES,
+        default="quick",
+        help="smoke: seconds, whether it runs at all; quick (default): minutes; full: ten times as much of everything",
     )
-    add("--rounds", type=int, metavar="N", help="how often each queue has its turn; the median counts")
+    add(
+        "--rounds",
+        type=int,
+        metavar="N",
+        help="how often each queue has its turn (quick: 1, full: 3); the median counts",
+    )
     add(
         "--out",
         type=Path,
         default=CHECKOUT / ".cache" / "bench" / "results",
         metavar="DIR",
-        help="results so far stay there",
+        help="results; those of other workloads that are there stay (default: .cache/bench/results)",
     )
     add(
         "--data", type=Path, metavar="DIR", help="where the server's data goes (default: the system's temporary folder)"
     )
     add("--bindir", type=_programs, metavar="DIR", help="the server's programs (default: those of the demo's wheel)")
-    add("--no-perf", dest="perf", action="store_false", help="count no instructions")
+    add("--no-perf", dest="perf", action="store_false", help="do not count instructions by perf, beside the rest")
     add(
         "--publish", type=Path, metavar="DIR", help="measure nothing: write the results in DIR into docs/performance.md"
     )

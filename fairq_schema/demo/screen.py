@@ -32,7 +32,7 @@ class PlainScreen:
         """Print one line."""
         cells = [
             f"{row.name} {row.queued} queued {row.done} done {row.share:.1%} of {row.entitled:.1%}"
-            f" wait {seconds(row.p50)}/{seconds(row.p99)}"
+            f" wait p50 {seconds(row.p50)} p99 {seconds(row.p99)}"
             for row in rows
         ]
         print(f"{elapsed:5.1f} s  {phase}  |  " + "  |  ".join(cells), flush=True)

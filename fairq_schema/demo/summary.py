@@ -22,7 +22,7 @@ def summarize(options: Options, tally: Tally, elapsed: float, in_database: int) 
     for phase, words in PHASES.items():
         _print_phase(tally, phase, words)
     print(
-        f"lag ratio: {float(lag.ratio):.3f}, promised: at most 1"
+        f"lag ratio: {float(lag.ratio):.3f}, promised: at most 1, one job of each"
         + (f" (worst stretch: {lag.pair[0]} and {lag.pair[1]})" if lag.pair else "")
     )
     print(

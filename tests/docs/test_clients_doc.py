@@ -119,7 +119,10 @@ def test_every_command_is_run() -> None:
 
 
 def test_the_batch_of_the_page_on_scale(db: Database) -> None:
-    """Twenty jobs in one claim, and ended in one call."""
+    """Twenty jobs in one claim, and ended in one call; and the setting for who cannot claim so many."""
+    (ahead,) = (block for block in blocks("scale", "sql") if "p_read_ahead" in block)
+    db.session(user=db.login("fairq_operator")).execute(ahead)
+    assert db.value("select read_ahead from fairq.queues where queue = 'mail'") == 200
     db.given_jobs("amber", 25, queue="mail")
     worker = db.session(user=db.login("fairq_worker"))
     (block,) = (block for block in blocks("scale", "sql") if "claim_jobs" in block)

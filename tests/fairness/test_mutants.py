@@ -15,6 +15,7 @@ from . import test_scenarios as at
 from .test_differential import check_seeded_traces
 from .test_read_ahead import check_what_is_put_back_is_taken_off_the_minute_it_was_counted_in
 from .test_state_machine import check_any_order
+from .test_worker_time import check_reading_ahead_is_as_more_workers
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -315,6 +316,10 @@ MUTANTS: list[tuple[Callable[[Database], None], Edit | Both]] = [
     (traces, Edit("_charge", "(s.flow).vtime + s.charge", "f.vtime + s.charge")),
     (traces, Edit("_charge", "(s.flow).running + s.took", "f.running + s.took")),
     (traces, Edit("_charge", "(t.flow).tenant not in (", "false and (t.flow).tenant not in (")),
+    (
+        check_reading_ahead_is_as_more_workers,
+        Edit("_charge", "least((s.flow).vtime + s.charge, 4611686018427387904)", "(s.flow).vtime"),
+    ),
     *(
         (check_what_is_put_back_is_taken_off_the_minute_it_was_counted_in, Edit("_charge", old, new))
         for old, new in (

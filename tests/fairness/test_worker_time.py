@@ -155,6 +155,27 @@ def test_the_sql_gives_the_models_worker_time(module_db: Database, seed: int) ->
     assert worked(queue, crew, "time", lease=4 * SECOND, renew=4 * SECOND) == expected
 
 
+def check_reading_ahead_is_as_more_workers(db: Database) -> None:
+    """
+    T7 of the SQL in a queue that reads K ahead: with D + K in place of D.
+    """
+    ahead = 3
+    crew = Crew(2, {"A": 1, "B": 7.3}, {"A": [200_000], "B": [50_000]})
+    queue = SqlQueue(db.conn, simulated=True)
+    queue.set_queue(read_ahead=ahead)
+    shift = worked(queue, crew, "time")
+    hands = crew.size + ahead
+    # the first estimate is a second, and the greatest
+    check_bound(shift, crew, lambda t: (SECOND + hands * crew.longest(t) + 3 * hands * SECOND) / crew.weights[t])
+
+
+def test_reading_ahead_is_as_more_workers(db: Database) -> None:
+    """
+    A job that is ready is charged as one that a worker holds.
+    """
+    check_reading_ahead_is_as_more_workers(db)
+
+
 def check_real_workers_share_the_time(db: Database) -> float:
     """
     Real sessions: four workers, tenants whose jobs take 200 ms and 20 ms; how far apart they are, as part of the whole.
