@@ -3586,7 +3586,7 @@ begin
         order by h.tag, h.charge, h.again, h.nth, h.place
         limit p_want
     ), spent as (
-        -- the jobs of a pass cost a flow the same
+        -- the jobs of a pass cost a flow the same; by cost one is wanted, or nobody asks
         select
             r.row_id, r.is_touched, r.flow, coalesce(c.took, 0) as took, coalesce(c.charge, 0) as charge,
             coalesce(c.price, 0) as price, c.turn, r.priorities[c.took + 1] as next_priority,
@@ -4412,7 +4412,8 @@ begin
                 v_settings.charge = 'cost', p_tenants, v_skip || v_away, v_stuck
             );
         end if;
-        exit when not v_picked.is_open;
+        -- none of the two would be a pass that changes nothing, and another one like it
+        exit when not v_picked.is_open or v_picked.jobs is null and v_picked.flows is null;
 
         v_dispatch := nextval('fairq.dispatch_seq') * 1024 + 1000 - v_left - v_over;
         v_got := '{}';
@@ -4581,9 +4582,9 @@ as $fn$
 -- Fair:   they are charged and counted already. Of a queue that is paused none is taken, nor any beside those of a
 --         tenant that is.
 -- More:   the numbers of a pass end at 1,000 (see _dispatch): each says how many were to come behind it. In the last
---         quarter of what a queue reads ahead up to four of them try to have more picked, until one has. Where some of
---         an earlier pass are left, since their tenant is paused or who takes them is slow, nobody does: a step that
---         picks anew puts back what it can. A queue that reads less than four ahead picks when all is taken.
+--         quarter of what a queue reads ahead up to four of them have more picked. Where some of an earlier pass are
+--         left, since their tenant is paused or who takes them is slow, nobody has: a step that picks anew puts back
+--         what it can. A queue that reads less than four ahead picks when all is taken.
 -- Two questions, and neither waits. Between them the floor may move on, past what is taken: what is found then was
 -- picked later still. A pause that comes between them came while this claim was made.
 -- Long:   both questions stand in full, and call nothing: every claim asks the first.
@@ -4697,11 +4698,6 @@ begin
             where s.queue = p_queue and not exists (
                 select from fairq.ready_picks as r
                 where r.queue = p_queue and r.dispatch >= v_floor and r.dispatch < v_dispatch - v_dispatch % 1024
-            ) and not exists (
-                -- somebody has had more picked: the numbers behind this one begin anew
-                select from fairq.ready_picks as r
-                where r.queue = p_queue and r.dispatch >= v_dispatch - v_dispatch % 1024 + 1024
-                  and r.dispatch % 1024 <= 1000 - v_behind
             )
             for update skip locked;
             if found then

@@ -54,9 +54,8 @@ WORKLOADS: dict[str, Callable[[Bench], list[Row]]] = {
 }
 # What has no rounds: nothing is compared in time, or it takes its own.
 ONCE = {"profile", "instructions", "groups", "depth", "held"}
+SERVER = "select current_setting('server_version'), current_setting('ssl_library')"
 SHOWN = (
-    "server_version",
-    "ssl_library",
     "shared_buffers",
     "max_wal_size",
     "fsync",
@@ -107,7 +106,13 @@ def measure(options: argparse.Namespace) -> None:
             print(f"{time.strftime('%H:%M:%S')} {name}", flush=True)
             rows = WORKLOADS[name](bench)
             rounds = 1 if name in ONCE else sizes.rounds
-            results["runs"][name] = {"size": options.size, "rounds": rounds, "commit": commit(), "rows": rows}
+            results["runs"][name] = {
+                "size": options.size,
+                "rounds": rounds,
+                "commit": commit(),
+                "server": results["setup"]["server"],
+                "rows": rows,
+            }
             results["runs"] = {name: results["runs"][name] for name in WORKLOADS if name in results["runs"]}
             file.write_text(json.dumps(results, indent=1) + "\n", "utf-8")
             print(report.block(results, name), flush=True)
@@ -139,12 +144,14 @@ def publish(folder: Path) -> None:
 def setup(dsn: str) -> dict[str, str]:
     """Say on what it was measured."""
     with psycopg.connect(dsn) as connection:
+        [version, library] = connection.execute(SERVER).fetchone() or ("", "")
         settings = {name: connection.execute("select current_setting(%s)", (name,)).fetchone() for name in SHOWN}
     return {
         "day": time.strftime("%Y-%m-%d", time.gmtime()),
         "processor": f"{_processor()}, {psutil.cpu_count()} cores",
         "memory": f"{psutil.virtual_memory().total / 2**30:.0f} GB",
         "system": f"{platform.system()}, Python {platform.python_version()}",
+        "server": f"PostgreSQL {version} {f'with {library}' if library else 'without OpenSSL'}",
         **{name: str(value[0]) for name, value in settings.items() if value},
     }
 

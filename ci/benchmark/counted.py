@@ -141,7 +141,6 @@ def _session(connection: psycopg.Connection[Any], queue: Queue, batch: int, call
     lines = [
         *SESSION,
         f"set session authorization {LOGIN}",
-        queue.hello,
         *_prepared(connection, queue, batch),
         *warm,
         *counted,

@@ -139,7 +139,11 @@ def block(results: Mapping[str, Any], name: str) -> str:
         body = f"![buffers and CPU per job as one thing grows](performance.png)\n\n{body}"
     others = [row["foreign"] for row in run["rows"] if "foreign" in row]
     busy = f"; cores that others used: at most {max(others)}" if others else ""
-    return f"{body}\nSize `{run['size']}`, {_many(run['rounds'], 'round')}, commit {run['commit']}{busy}.\n"
+    size = f"Size `{run['size']}`, {_many(run['rounds'], 'round')}"
+    if run["rounds"] > 1:
+        size += " (a ratio is the median of theirs)"
+    server = f", {run['server']}" if "server" in run else ""
+    return f"{body}\n{size}, commit {run['commit']}{server}{busy}.\n"
 
 
 def _many(count: int, thing: str) -> str:

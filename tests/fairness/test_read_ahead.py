@@ -28,28 +28,26 @@ class Ahead(Oracle):
         Begin with nothing ready.
         """
         super().__init__()
-        # each with how many were to be picked behind it, and in which pass it was
-        self.ready: list[tuple[int, int, int]] = []
-        self.passes = 0
+        # each with how many were to be picked behind it
+        self.ready: list[tuple[int, int]] = []
 
     def pick(self, count: int) -> None:
         """
         Make the next so many ready, or as many as there are.
         """
-        self.passes += 1
-        self.ready += [(job, count - turn, self.passes) for turn, job in enumerate(self.claim(count), start=1)]
+        self.ready += [(job, count - turn) for turn, job in enumerate(self.claim(count), start=1)]
 
     def take(self) -> list[int]:
         """
-        Claim one job, and pick AHEAD more when none is ready; of the last quarter of a pass, once, what is missing.
+        Claim one job, and pick AHEAD more when none is ready; what is missing when a quarter or less is left.
         """
         if not self.ready:
             self.pick(1 + AHEAD)
         if not self.ready:
             return []
-        job, behind, made = self.ready.pop(0)
+        job, behind = self.ready.pop(0)
         missing = AHEAD - len(self.ready)
-        if behind <= AHEAD // 4 < missing and all(other == made for _, _, other in self.ready):
+        if behind <= AHEAD // 4 < missing:
             self.pick(missing)
         return [job]
 

@@ -711,10 +711,6 @@ MUTANTS: dict[str, tuple[Callable[[Database], None], tuple[Callable[..., None], 
         Edit("_take", "p_limit := -1;", "p_limit := 0;"),
         (read_ahead.check_who_gets_nothing_picks_nothing_more,),
     ),
-    "who takes the rest of a pass has more picked again": (
-        Edit("_take", "r.dispatch % 1024 <= 1000 - v_behind", "false"),
-        (read_ahead.check_more_is_picked_once_for_each_pass,),
-    ),
     "a queue that reads less than four ahead picks more, too": (
         Edit("_take", "v_ahead > 3", "true"),
         (read_ahead.check_little_is_picked_when_all_is_taken,),

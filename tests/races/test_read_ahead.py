@@ -645,32 +645,6 @@ def test_more_is_picked_once_enough_is_missing(db: Database) -> None:
 
 
 @check
-def check_more_is_picked_once_for_each_pass(db: Database) -> None:
-    """When more has been picked, who takes the rest of the earlier pass goes on without the queue's lock."""
-    db.set_queue(read_ahead=16, charge="jobs")
-    jobs = db.given_jobs("a", 60)
-    assert ids(db.claim(1)) == jobs[:1]
-    just_picked(db)
-    assert ids(db.claim(12)) == jobs[1:13]
-    assert ready(db) == jobs[13:29]
-    taking = db.session(autocommit=False)
-    for job in jobs[13:17]:
-        just_picked(db)
-        assert ids(taking.claim(1)) == [job]
-        db.execute("select from fairq.schedulers for update nowait")
-        taking.conn.commit()
-    just_picked(db)
-    assert ids(db.claim(8)) == jobs[17:25]
-    assert ready(db) == jobs[25:41]
-    assert_agrees(db)
-
-
-def test_more_is_picked_once_for_each_pass(db: Database) -> None:
-    """It would be found that there is enough, and nothing else."""
-    check_more_is_picked_once_for_each_pass(db)
-
-
-@check
 def check_a_capped_queue_picks_when_all_is_taken(db: Database) -> None:
     """Where a cap leaves fewer to be picked than a queue reads ahead, nobody tries to pick more before."""
     db.set_queue(read_ahead=16, charge="jobs", max_running=6)

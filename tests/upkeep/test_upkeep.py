@@ -319,6 +319,30 @@ def test_a_partition_that_is_emptied_too_soon_is_noticed(assert_killed: Callable
     assert_killed(check_only_what_is_over_goes, Edit("_is_over", old=old, new="false"))
 
 
+@check
+def check_what_ends_lies_where_the_ring_is(db: Database) -> None:
+    """One by one or by batches, in whatever state: in the partition that is written."""
+    for slot in range(4):
+        turn(db, slot)
+        jobs = db.given_jobs("amber", 6)
+        held = db.claim(6)
+        db.complete_all(held[:3])
+        end(db, held[3:], retry=False)
+        assert db.rows("select distinct slot from fairq.finished_jobs where job_id = any(%s)", jobs) == [(slot,)]
+
+
+def test_what_ends_lies_where_the_ring_is(db: Database) -> None:
+    """Else a partition would fill for ever, and its turn to be emptied never come."""
+    check_what_ends_lies_where_the_ring_is(db)
+
+
+@pytest.mark.once
+def test_a_batch_that_ends_elsewhere_is_noticed(assert_killed: Callable[..., None]) -> None:
+    """Where a batch lies is asked for once, and not by the column's default."""
+    elsewhere = Edit("_complete", old="pg_sequence_last_value('fairq.slot_seq'::regclass) % 4", new="null::bigint")
+    assert_killed(check_what_ends_lies_where_the_ring_is, elsewhere)
+
+
 # --- the books ----------------------------------------------------------------------------------------------
 
 

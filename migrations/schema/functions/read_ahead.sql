@@ -102,9 +102,9 @@ as $fn$
 -- Fair:   they are charged and counted already. Of a queue that is paused none is taken, nor any beside those of a
 --         tenant that is.
 -- More:   the numbers of a pass end at 1,000 (see _dispatch): each says how many were to come behind it. In the last
---         quarter of what a queue reads ahead up to four of them try to have more picked, until one has. Where some of
---         an earlier pass are left, since their tenant is paused or who takes them is slow, nobody does: a step that
---         picks anew puts back what it can. A queue that reads less than four ahead picks when all is taken.
+--         quarter of what a queue reads ahead up to four of them have more picked. Where some of an earlier pass are
+--         left, since their tenant is paused or who takes them is slow, nobody has: a step that picks anew puts back
+--         what it can. A queue that reads less than four ahead picks when all is taken.
 -- Two questions, and neither waits. Between them the floor may move on, past what is taken: what is found then was
 -- picked later still. A pause that comes between them came while this claim was made.
 -- Long:   both questions stand in full, and call nothing: every claim asks the first.
@@ -218,11 +218,6 @@ begin
             where s.queue = p_queue and not exists (
                 select from fairq.ready_picks as r
                 where r.queue = p_queue and r.dispatch >= v_floor and r.dispatch < v_dispatch - v_dispatch % 1024
-            ) and not exists (
-                -- somebody has had more picked: the numbers behind this one begin anew
-                select from fairq.ready_picks as r
-                where r.queue = p_queue and r.dispatch >= v_dispatch - v_dispatch % 1024 + 1024
-                  and r.dispatch % 1024 <= 1000 - v_behind
             )
             for update skip locked;
             if found then

@@ -906,7 +906,7 @@ begin
         order by h.tag, h.charge, h.again, h.nth, h.place
         limit p_want
     ), spent as (
-        -- the jobs of a pass cost a flow the same
+        -- the jobs of a pass cost a flow the same; by cost one is wanted, or nobody asks
         select
             r.row_id, r.is_touched, r.flow, coalesce(c.took, 0) as took, coalesce(c.charge, 0) as charge,
             coalesce(c.price, 0) as price, c.turn, r.priorities[c.took + 1] as next_priority,
@@ -1732,7 +1732,8 @@ begin
                 v_settings.charge = 'cost', p_tenants, v_skip || v_away, v_stuck
             );
         end if;
-        exit when not v_picked.is_open;
+        -- none of the two would be a pass that changes nothing, and another one like it
+        exit when not v_picked.is_open or v_picked.jobs is null and v_picked.flows is null;
 
         v_dispatch := nextval('fairq.dispatch_seq') * 1024 + 1000 - v_left - v_over;
         v_got := '{}';
