@@ -241,7 +241,7 @@ MUTANTS: list[tuple[Callable[[Database], None], Edit | Both]] = [
             "when false then 0",
         ),
     ),
-    (traces, Edit("_pick", "when p_by_cost then greatest(1, round(n.costs[n.nth] * 1000 * 2520", "when false then (0 * (2520")),
+    (traces, Edit("_pick", "when p_by_cost then greatest(1, round(n.cost * 1000 * 2520", "when false then (0 * (2520")),
     # settled after the lift
     (
         traces,

@@ -878,18 +878,18 @@ begin
         -- what is compared comes first and is never null: there it is found fastest
         select
             n.vtime + (n.nth - 1) * n.step as tag, n.charge,
-            case when n.nth > 1 then -n.step else -9223372036854775808 end as again, n.nth, n.place,
-            n.job_rows[n.nth] as job_row, n.job_ids[n.nth] as job_id, n.tenant, n.epoch, n.weight,
-            case
-                when p_by_cost then greatest(1, round(n.costs[n.nth] * 1000 * 2520 / n.weight))::bigint else n.step
-            end as costs,
-            case when p_by_cost then greatest(1, round(n.costs[n.nth] * 1000))::bigint else n.paid end as price
+            case when n.nth > 1 then -n.step else -9223372036854775808 end as again, n.nth, n.place, n.job_row,
+            n.job_id, n.tenant, n.epoch, n.weight,
+            case when p_by_cost then greatest(1, round(n.cost * 1000 * 2520 / n.weight))::bigint else n.step end as costs,
+            case when p_by_cost then greatest(1, round(n.cost * 1000))::bigint else n.paid end as price
         from (
             select
-                r.place, r.tenant, r.vtime, r.charge, r.step, r.paid, (r.flow).epoch, (r.flow).weight, r.job_rows,
-                r.job_ids, r.costs, generate_series(1, least(r.found, r.depth)) as nth
+                r.place, r.tenant, r.vtime, r.charge, r.step, r.paid, r.depth, (r.flow).epoch, (r.flow).weight,
+                generate_series(1, r.found) as nth, unnest(r.job_rows) as job_row, unnest(r.job_ids) as job_id,
+                unnest(r.costs) as cost
             from read as r
         ) as n
+        where n.nth <= n.depth
     ), chosen as materialized (
         select
             h.*,
