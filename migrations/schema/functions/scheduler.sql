@@ -766,6 +766,7 @@ as $fn$
 --         equal in all that is compared before it are so in vtime and charge.
 -- again:  less the step, of a job that is not the first of its flow; else the least there is.
 -- read:   a flow, and its jobs in arrays: in rows, each would have the flow with it, and its neighbour looked for.
+--         They are unnested, not read by place: a row that holds the arrays would be copied with them for each job.
 -- next_tag: of a flow with more jobs than were to be read, the tag of the next one, if that may start; else the greatest
 --         there is.
 -- Long:   one statement, from the flows to the jobs in turn: between two, what a job or a flow is could change. Split
