@@ -137,9 +137,10 @@ def publish(folder: Path) -> None:
     shutil.copy(folder / "results.json", PUBLISHED)
     if (folder / PICTURE.name).exists():
         shutil.copy(folder / PICTURE.name, PICTURE)
-    PAGE.write_text(report.render(PAGE.read_text("utf-8"), json.loads(PUBLISHED.read_text("utf-8"))), "utf-8")
+    results = json.loads(PUBLISHED.read_text("utf-8"))
+    PAGE.write_text(report.render(PAGE.read_text("utf-8"), results), "utf-8")
     print(PAGE.relative_to(CHECKOUT))
-    commits = {name: run["commit"] for name, run in json.loads(PUBLISHED.read_text("utf-8"))["runs"].items()}
+    commits = {name: run["commit"] for name, run in results["runs"].items()}
     if len(set(commits.values())) > 1 or "dirty" in str(commits):
         print("not all of one clean commit:", ", ".join(f"{name} {made}" for name, made in commits.items()))
 

@@ -140,7 +140,7 @@ def _held(bench: Bench, queue: Queue, seconds: float, step: float) -> list[Row]:
         holder.rollback()
         # a job that failed, or whose lease ran out, is claimed again
         database.check(tallies, once=not mixed)
-    for key in ("jobs_s", "cpu_us", "call_buffers"):
+    for key in ("jobs_s", "cpu_us", "call_buffers", "claim_buffers"):
         rows[-1][f"{key}_ratio"] = round(rows[-1][key] / rows[0][key], 2) if rows[0][key] else None
     return rows
 

@@ -79,6 +79,7 @@ COLUMNS: dict[str, dict[str, str]] = {
         **BUFFERS,
         "jobs_s_ratio": "jobs/s, last to first",
         "call_buffers_ratio": "buffers a claim, last to first",
+        "claim_buffers_ratio": "buffers, last to first",
         "cpu_us_ratio": "CPU, last to first",
     },
     "wake": {"queue": "queue", "jobs": "jobs", "p50_ms": "p50, ms", "p99_ms": "p99, ms", "p50_ms_ratio": "p50 ratio"},
